@@ -1,0 +1,27 @@
+# Every target sets up .venv by itself and does nothing twice.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: test lint demo clean
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: .venv/ready
+	$(BIN)/python -m laplacianformer demo --output runs/demo
+
+# setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools wheel torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch .venv/ready
+
+clean:
+	rm -rf .venv build dist runs src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,80 @@
+"""Checks at the public edge of the ops: what was given, what is expected. Inner code trusts its caller."""
+
+import math
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def tensors(op: str, **named: Tensor) -> None:
+    """Floating-point tensors on one device, of at least two dimensions."""
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{op}: {name} must be a tensor, got {type(tensor).__name__}")
+        if tensor.dtype not in _DTYPES:
+            expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+            raise TypeError(f"{op}: {name} must be one of {expected}, got {tensor.dtype}")
+        if tensor.ndim < 2:
+            raise ValueError(f"{op}: {name} must have at least 2 dimensions, got shape {tuple(tensor.shape)}")
+    devices = {name: tensor.device for name, tensor in named.items()}
+    if len(set(devices.values())) > 1:
+        found = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise ValueError(f"{op}: tensors must be on one device, got {found}")
+
+
+def same_width(op: str, x: Tensor, y: Tensor) -> None:
+    if x.shape[-1] != y.shape[-1]:
+        raise ValueError(f"{op}: x and y must have the same last dimension, got {tuple(x.shape)} and {tuple(y.shape)}")
+
+
+def square(op: str, w: Tensor) -> None:
+    if w.shape[-1] != w.shape[-2]:
+        raise ValueError(f"{op}: w must be square in its last two dimensions, got {tuple(w.shape)}")
+
+
+def positive(op: str, **named: float) -> None:
+    for name, value in named.items():
+        number(op, **{name: value})
+        if not value > 0:
+            raise ValueError(f"{op}: {name} must be greater than 0, got {value}")
+
+
+def not_negative(op: str, **named: float) -> None:
+    for name, value in named.items():
+        number(op, **{name: value})
+        if not value >= 0:
+            raise ValueError(f"{op}: {name} must not be negative, got {value}")
+
+
+def number(op: str, **named: float) -> None:
+    for name, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
+        if not math.isfinite(value):
+            raise ValueError(f"{op}: {name} must be finite, got {value}")
+
+
+def iterations(op: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{op}: iterations must be an integer, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{op}: iterations must be at least 1, got {value}")
+
+
+def choice(op: str, options: tuple[str, ...], **named: str | None) -> None:
+    for name, value in named.items():
+        if value not in options:
+            raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+
+
+def broadcast_batch(op: str, *named: tuple[str, Tensor]) -> tuple[Tensor, ...]:
+    """Expand all leading dimensions against each other (a view: nothing is copied)."""
+    shapes = [tensor.shape[:-2] for _, tensor in named]
+    try:
+        batch = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named)
+        raise ValueError(f"{op}: leading dimensions don't broadcast: {found}") from None
+    return tuple(tensor.expand(*batch, *tensor.shape[-2:]) for _, tensor in named)

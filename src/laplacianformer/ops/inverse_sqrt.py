@@ -1,0 +1,63 @@
+"""The inverse square root of a symmetric positive semi-definite matrix, with a gradient that never blows up."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops import check
+from laplacianformer.ops.precision import accumulation_dtype, under_autocast
+
+
+def inverse_sqrt(w: Tensor, eps: float) -> Tensor:
+    """(w + eps I)^(-1/2) for symmetric positive semi-definite w, each matrix on its own.
+
+    Args:
+        w: (..., m, m), symmetric.
+        eps: added to the eigenvalues, greater than 0.
+
+    Returns:
+        (..., m, m), in the dtype of w (float32 under autocast). O(m^3), by an eigendecomposition.
+    """
+    check.tensors("inverse_sqrt", w=w)
+    check.square("inverse_sqrt", w)
+    check.positive("inverse_sqrt", eps=eps)
+    (w,) = under_autocast(w, dtype=torch.float32)
+    return _inverse_sqrt(w, float(eps))[0]
+
+
+@torch.library.custom_op("laplacianformer::inverse_sqrt", mutates_args=())
+def _inverse_sqrt(w: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, and the square roots of the eigenvalues and the eigenvectors for its gradient."""
+    # A non-finite matrix would make eigh fail for the whole batch: it is replaced, and answers NaN.
+    finite = w.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    safe = torch.where(finite, w, 0).to(accumulation_dtype(w.dtype))
+    values, vectors = torch.linalg.eigh(safe)
+    roots = (values.clamp(min=0) + eps).sqrt()
+    out = vectors / roots[..., None, :] @ vectors.mT
+    return torch.where(finite, out, torch.nan).to(w.dtype), roots, vectors.contiguous()
+
+
+@_inverse_sqrt.register_fake
+def _(w: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = accumulation_dtype(w.dtype)
+    return w.new_empty(w.shape), w.new_empty(w.shape[:-1], dtype=dtype), w.new_empty(w.shape, dtype=dtype)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, roots, vectors = output
+    ctx.dtype = inputs[0].dtype
+    ctx.mark_non_differentiable(roots, vectors)
+    ctx.save_for_backward(roots, vectors)
+
+
+def _differentiate(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor, None]:
+    """Daleckii and Krein: (f(a) - f(b)) / (a - b) = -1 / (sqrt(ab) (sqrt(a) + sqrt(b))) has no pole at a = b."""
+    roots, vectors = ctx.saved_tensors
+    rows, columns = roots[..., :, None], roots[..., None, :]
+    slopes = -1 / (rows * columns * (rows + columns))
+    inner = vectors.mT @ grad.to(vectors.dtype) @ vectors
+    return (vectors @ (slopes * inner) @ vectors.mT).to(ctx.dtype), None
+
+
+_inverse_sqrt.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,1 @@
+from laplacianformer.ops.laplacian_kernel.op import laplacian_kernel as laplacian_kernel

@@ -1,0 +1,84 @@
+"""laplacian_kernel: the public function and its registration with torch.library."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from laplacianformer.ops import backend as backends
+from laplacianformer.ops import check
+from laplacianformer.ops.precision import promote, under_autocast
+
+
+def laplacian_kernel(x: Tensor, y: Tensor, scale: float, *, backend: str | None = None) -> Tensor:
+    """The kernel matrix exp(-|x_i - y_j|_1 / scale).
+
+    Args:
+        x: (..., N, d). Leading dimensions of x and y broadcast against each other.
+        y: (..., M, d).
+        scale: lambda, greater than 0.
+        backend: force one (see `backends()`); by default the fastest that can run.
+
+    Returns:
+        (..., N, M), in the wider dtype of x and y (float32 under autocast). O(N M d) time, O(N M) memory.
+    """
+    check.tensors("laplacian_kernel", x=x, y=y)
+    check.same_width("laplacian_kernel", x, y)
+    check.positive("laplacian_kernel", scale=scale)
+    x, y = promote(*under_autocast(x, y, dtype=torch.float32))
+    x, y = check.broadcast_batch("laplacian_kernel", ("x", x), ("y", y))
+    return _kernel(x, y, float(scale), backends.requested(backend))
+
+
+@torch.library.custom_op("laplacianformer::laplacian_kernel", mutates_args=())
+def _kernel(x: Tensor, y: Tensor, scale: float, backend: str) -> Tensor:
+    return backends.run("laplacian_kernel", "forward", backend, (x, y), scale)
+
+
+@torch.library.custom_op("laplacianformer::laplacian_kernel_backward", mutates_args=())
+def _kernel_backward(
+    grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float, backend: str
+) -> tuple[Tensor, Tensor]:
+    return backends.run("laplacian_kernel", "backward", backend, (grad, x, y, out), scale)
+
+
+@_kernel.register_fake
+def _(x: Tensor, y: Tensor, scale: float, backend: str) -> Tensor:
+    return x.new_empty(*x.shape[:-1], y.shape[-2])
+
+
+@_kernel_backward.register_fake
+def _(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float, backend: str) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), y.new_empty(y.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, y, ctx.scale, ctx.backend = inputs
+    ctx.save_for_backward(x, y, output)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    dx, dy = _kernel_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.backend)
+    return dx, dy, None, None
+
+
+def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError("laplacian_kernel has first derivatives only: its gradient can't be differentiated again")
+
+
+_kernel.register_autograd(_differentiate, setup_context=_save)
+_kernel_backward.register_autograd(_refuse_second_derivative)
+
+
+@register_flop_formula(torch.ops.laplacianformer.laplacian_kernel)
+def _(x_shape: Any, y_shape: Any, *args: Any, **kwargs: Any) -> int:
+    """Subtract, absolute value and add for each pair and feature."""
+    *batch, n, width = x_shape
+    return 3 * torch.Size(batch).numel() * n * y_shape[-2] * width
+
+
+@register_flop_formula(torch.ops.laplacianformer.laplacian_kernel_backward)
+def _(grad_shape: Any, x_shape: Any, *args: Any, **kwargs: Any) -> int:
+    """Subtract, sign, multiply, and an add to each of the two gradients."""
+    return 5 * torch.Size(grad_shape).numel() * x_shape[-1]

@@ -1,0 +1,1 @@
+from laplacianformer.ops.laplacian_matmul.op import laplacian_matmul as laplacian_matmul

@@ -1,0 +1,92 @@
+"""laplacian_matmul: the public function and its registration with torch.library."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from laplacianformer.ops import backend as backends
+from laplacianformer.ops import check
+from laplacianformer.ops.precision import promote, under_autocast
+
+
+def laplacian_matmul(x: Tensor, y: Tensor, values: Tensor, scale: float, *, backend: str | None = None) -> Tensor:
+    """laplacian_kernel(x, y, scale) @ values, without ever storing the kernel matrix.
+
+    Args:
+        x: (..., N, d). Leading dimensions of x, y and values broadcast against each other.
+        y: (..., M, d).
+        values: (..., M, v).
+        scale: lambda, greater than 0.
+        backend: force one (see `backends()`); by default the fastest that can run.
+
+    Returns:
+        (..., N, v), in the widest dtype of the three (autocast's own under autocast, as for a matrix
+        product). O(N M (d + v)) time and O(N + M) memory, also for the gradient, which recomputes.
+    """
+    check.tensors("laplacian_matmul", x=x, y=y, values=values)
+    check.same_width("laplacian_matmul", x, y)
+    check.positive("laplacian_matmul", scale=scale)
+    if y.shape[-2] != values.shape[-2]:
+        raise ValueError(
+            "laplacian_matmul: y and values must have the same number of rows, "
+            f"got {tuple(y.shape)} and {tuple(values.shape)}"
+        )
+    x, y, values = promote(*under_autocast(x, y, values))
+    x, y, values = check.broadcast_batch("laplacian_matmul", ("x", x), ("y", y), ("values", values))
+    return _matmul(x, y, values, float(scale), backends.requested(backend))
+
+
+@torch.library.custom_op("laplacianformer::laplacian_matmul", mutates_args=())
+def _matmul(x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str) -> Tensor:
+    return backends.run("laplacian_matmul", "forward", backend, (x, y, values), scale)
+
+
+@torch.library.custom_op("laplacianformer::laplacian_matmul_backward", mutates_args=())
+def _matmul_backward(
+    grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    return backends.run("laplacian_matmul", "backward", backend, (grad, x, y, values), scale)
+
+
+@_matmul.register_fake
+def _(x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str) -> Tensor:
+    return x.new_empty(*x.shape[:-1], values.shape[-1])
+
+
+@_matmul_backward.register_fake
+def _(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), y.new_empty(y.shape), values.new_empty(values.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, y, values, ctx.scale, ctx.backend = inputs
+    ctx.save_for_backward(x, y, values)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    dx, dy, dvalues = _matmul_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.backend)
+    return dx, dy, dvalues, None, None
+
+
+def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError("laplacian_matmul has first derivatives only: its gradient can't be differentiated again")
+
+
+_matmul.register_autograd(_differentiate, setup_context=_save)
+_matmul_backward.register_autograd(_refuse_second_derivative)
+
+
+@register_flop_formula(torch.ops.laplacianformer.laplacian_matmul)
+def _(x_shape: Any, y_shape: Any, values_shape: Any, *args: Any, **kwargs: Any) -> int:
+    """Subtract, absolute value and add for each pair and feature, then a matrix product."""
+    *batch, n, width = x_shape
+    return torch.Size(batch).numel() * n * y_shape[-2] * (3 * width + 2 * values_shape[-1])
+
+
+@register_flop_formula(torch.ops.laplacianformer.laplacian_matmul_backward)
+def _(grad_shape: Any, x_shape: Any, y_shape: Any, *args: Any, **kwargs: Any) -> int:
+    """The kernel again, its gradient's five operations a pair and feature, and two matrix products."""
+    *batch, n, width = x_shape
+    return torch.Size(batch).numel() * n * y_shape[-2] * (8 * width + 4 * grad_shape[-1])

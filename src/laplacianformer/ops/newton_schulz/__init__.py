@@ -1,0 +1,2 @@
+from laplacianformer.ops.newton_schulz.op import newton_schulz as newton_schulz
+from laplacianformer.ops.newton_schulz.op import newton_schulz_residuals as newton_schulz_residuals

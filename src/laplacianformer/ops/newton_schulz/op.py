@@ -1,0 +1,115 @@
+"""newton_schulz: the public functions and their registration with torch.library."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from laplacianformer.ops import backend as backends
+from laplacianformer.ops import check
+from laplacianformer.ops.newton_schulz import reference
+from laplacianformer.ops.precision import under_autocast
+
+Start = Literal["transpose", "identity"]
+Gradient = Literal["exact", "implicit"]
+
+
+def newton_schulz(
+    w: Tensor,
+    iterations: int = 6,
+    eps: float = 1e-2,
+    *,
+    start: Start = "transpose",
+    gradient: Gradient = "exact",
+    backend: str | None = None,
+) -> Tensor:
+    """The inverse of w + eps I by `iterations` Newton-Schulz steps, each matrix on its own.
+
+    Args:
+        w: (..., m, m).
+        iterations: steps; each squares the residual I - (w + eps I) X.
+        eps: added to the diagonal.
+        start: "transpose" converges for every invertible matrix. "identity" needs about half the steps
+            and a symmetric positive definite one.
+        gradient: "exact" differentiates the steps that ran; "implicit" is -X' G X', right only at convergence.
+        backend: force one (see `backends()`); by default the fastest that can run.
+
+    Returns:
+        (..., m, m), in the dtype of w (float32 under autocast). Computed in float32 or float64; O(iterations m^3).
+    """
+    w = _checked("newton_schulz", w, iterations, eps, start)
+    check.choice("newton_schulz", ("exact", "implicit"), gradient=gradient)
+    return _inverse(w, iterations, float(eps), start, gradient, backends.requested(backend))
+
+
+@torch.no_grad()
+def newton_schulz_residuals(w: Tensor, iterations: int = 6, eps: float = 1e-2, *, start: Start = "transpose") -> Tensor:
+    """|I - (w + eps I) X_k|_F / sqrt(m) for k = 0 ... iterations: (iterations + 1, ...). For diagnosis only."""
+    w = _checked("newton_schulz_residuals", w, iterations, eps, start)
+    return reference.residuals(w, iterations, float(eps), start)
+
+
+def _checked(op: str, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
+    check.tensors(op, w=w)
+    check.square(op, w)
+    if w.shape[-1] == 0:
+        raise ValueError(f"{op}: w must have at least one row, got {tuple(w.shape)}")
+    check.iterations(op, iterations)
+    check.not_negative(op, eps=eps)
+    check.choice(op, ("transpose", "identity"), start=start)
+    return under_autocast(w, dtype=torch.float32)[0]
+
+
+@torch.library.custom_op("laplacianformer::newton_schulz", mutates_args=())
+def _inverse(w: Tensor, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Tensor:
+    return backends.run("newton_schulz", "forward", backend, (w,), iterations, eps, start)
+
+
+@torch.library.custom_op("laplacianformer::newton_schulz_backward", mutates_args=())
+def _inverse_backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str, backend: str) -> Tensor:
+    return backends.run("newton_schulz", "backward", backend, (grad, w), iterations, eps, start)
+
+
+@_inverse.register_fake
+def _(w: Tensor, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Tensor:
+    return w.new_empty(w.shape)
+
+
+@_inverse_backward.register_fake
+def _(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str, backend: str) -> Tensor:
+    return w.new_empty(w.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    w, ctx.iterations, ctx.eps, ctx.start, ctx.gradient, ctx.backend = inputs
+    ctx.save_for_backward(w if ctx.gradient == "exact" else output)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    (saved,) = ctx.saved_tensors
+    if ctx.gradient == "exact":
+        dw = _inverse_backward(grad, saved, ctx.iterations, ctx.eps, ctx.start, ctx.backend)
+    else:
+        dw = -(saved.mT @ grad @ saved.mT)
+    return dw, None, None, None, None, None
+
+
+def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError("newton_schulz has first derivatives only: its exact gradient can't be differentiated again")
+
+
+_inverse.register_autograd(_differentiate, setup_context=_save)
+_inverse_backward.register_autograd(_refuse_second_derivative)
+
+
+@register_flop_formula(torch.ops.laplacianformer.newton_schulz)
+def _(w_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
+    """Two matrix products a step."""
+    return 4 * iterations * torch.Size(w_shape).numel() * w_shape[-1]
+
+
+@register_flop_formula(torch.ops.laplacianformer.newton_schulz_backward)
+def _(grad_shape: Any, w_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
+    """Two products a step to recompute the iterates, and six for its adjoint."""
+    return 16 * iterations * torch.Size(w_shape).numel() * w_shape[-1]

@@ -1,0 +1,87 @@
+"""Newton-Schulz iteration for the inverse of A = W + eps I and its exact adjoint, in plain PyTorch.
+
+X_{k+1} = X_k (2 I - A X_k),    so that    I - A X_{k+1} = (I - A X_k)^2
+"""
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops.precision import accumulation_dtype
+
+# Identity start: X_0 = 1.5 / norminf(A) I. The spectrum of A X_0 lies in (0, 1.5], so every residual
+# eigenvalue starts inside (-1, 1), and that of the largest eigenvalue inside [-0.5, 1).
+IDENTITY_FACTOR = 1.5
+
+
+def check(*tensors: Tensor) -> str | None:
+    return None
+
+
+def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
+    a = _regularised(w, eps)
+    x = _first(a, start)
+    for _ in range(iterations):
+        x = _step(a, x)
+    return x.to(w.dtype)
+
+
+def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
+    """The adjoint of the steps that ran, start included; iterates are recomputed: O(iterations m^2) memory."""
+    a = _regularised(w, eps)
+    iterates = [_first(a, start)]
+    for _ in range(iterations - 1):
+        iterates.append(_step(a, iterates[-1]))
+
+    grad_x = grad.to(a.dtype)
+    grad_a = torch.zeros_like(a)
+    for x in reversed(iterates):
+        grad_a -= x.mT @ grad_x @ x.mT
+        grad_x = 2 * grad_x - grad_x @ (a @ x).mT - (x @ a).mT @ grad_x
+    return (grad_a + _first_adjoint(grad_x, a, start)).to(w.dtype)
+
+
+def residuals(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
+    a = _regularised(w, eps)
+    identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    x = _first(a, start)
+    norms = [torch.linalg.matrix_norm(identity - a @ x)]
+    for _ in range(iterations):
+        x = _step(a, x)
+        norms.append(torch.linalg.matrix_norm(identity - a @ x))
+    return torch.stack(norms) / max(1, a.shape[-1]) ** 0.5
+
+
+def _regularised(w: Tensor, eps: float) -> Tensor:
+    a = w.to(accumulation_dtype(w.dtype))
+    return a + eps * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+
+
+def _step(a: Tensor, x: Tensor) -> Tensor:
+    return 2 * x - x @ (a @ x)
+
+
+def _first(a: Tensor, start: str) -> Tensor:
+    rows, columns = a.abs().sum(-1).amax(-1), a.abs().sum(-2).amax(-1)
+    if start == "transpose":
+        return a.mT / (rows * columns)[..., None, None]
+    identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    return identity * (IDENTITY_FACTOR / rows)[..., None, None]
+
+
+def _first_adjoint(grad: Tensor, a: Tensor, start: str) -> Tensor:
+    rows, rows_grad = _norm_and_gradient(a, dim=-1)
+    if start == "identity":
+        along = grad.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        return -IDENTITY_FACTOR / rows**2 * along * rows_grad
+    columns, columns_grad = _norm_and_gradient(a, dim=-2)
+    product = rows * columns
+    along = (grad * a.mT).sum((-2, -1), keepdim=True) / product
+    return grad.mT / product - along * (rows_grad / rows + columns_grad / columns)
+
+
+def _norm_and_gradient(a: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The largest absolute sum along `dim`, and its gradient, shared among sums that tie for it."""
+    sums = a.abs().sum(dim, keepdim=True)
+    norm = sums.amax((-2, -1), keepdim=True)
+    largest = (sums == norm).to(a.dtype)
+    return norm, a.sign() * largest / largest.sum((-2, -1), keepdim=True)
