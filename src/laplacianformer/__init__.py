@@ -1,0 +1,7 @@
+"""Linear-attention vision backbones with the Laplacian kernel."""
+
+from laplacianformer import ops as ops
+from laplacianformer.attention import LaplacianAttention as LaplacianAttention
+from laplacianformer.attention import SoftmaxAttention as SoftmaxAttention
+
+__version__ = "0.1.0"

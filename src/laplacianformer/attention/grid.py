@@ -1,0 +1,76 @@
+"""What every token mixer on an H x W grid shares: projections, rotary positions, the local branch.
+
+Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channels (h * d).
+"""
+
+from torch import Tensor, nn
+
+from laplacianformer.attention.rope import rotate
+
+Size = tuple[int, int]
+
+
+class GridAttention(nn.Module):
+    """Multi-head attention on a grid of tokens: proj(mix(q, k, v) + DWC(v)). Subclasses define `mix`.
+
+    Args:
+        dim: channels.
+        num_heads: heads; each is dim / num_heads wide.
+        rope: rotate queries and keys by their place on the grid (needs a head width divisible by 4).
+        tied: one projection for queries and keys.
+        qkv_bias: bias of the projections of queries, keys and values.
+        proj_drop: dropout after the output projection.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        rope: bool = True,
+        tied: bool = False,
+        qkv_bias: bool = True,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim < 1 or num_heads < 1 or dim % num_heads:
+            raise ValueError(f"dim must be a positive multiple of num_heads, got dim={dim}, num_heads={num_heads}")
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
+        if rope and self.head_dim % 4:
+            raise ValueError(f"rope needs a head width divisible by 4, got {self.head_dim}: pass rope=False")
+        self.rope, self.tied = rope, tied
+
+        self.qkv = nn.Linear(dim, (2 if tied else 3) * dim, bias=qkv_bias)
+        self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor, size: Size) -> Tensor:
+        """x: (B, H * W, dim) tokens in row-major order, size: (H, W) -> (B, H * W, dim)."""
+        q_bhnd, k_bhnd, v_bhnd = self.project(x, size)
+        mixed_bhnd = self.mix(q_bhnd, k_bhnd, v_bhnd, size)
+        mixed_bnc = mixed_bhnd.transpose(1, 2).flatten(2).to(v_bhnd.dtype)
+        return self.proj_drop(self.proj(mixed_bnc + self.local(v_bhnd, size)))
+
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+        """The global branch: (B, heads, N, d) each, positions not yet applied -> (B, heads, N, d)."""
+        raise TypeError(f"{type(self).__name__} must define mix")
+
+    def project(self, x: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, heads, N, d) each: views of one projection."""
+        if x.ndim != 3 or x.shape[-1] != self.dim:
+            raise ValueError(f"expected tokens of shape (B, N, {self.dim}), got {tuple(x.shape)}")
+        height, width = size
+        if height < 1 or width < 1 or x.shape[1] != height * width:
+            raise ValueError(f"size {tuple(size)} does not hold {x.shape[1]} tokens: expected H * W of them, H, W >= 1")
+        parts = self.qkv(x).unflatten(-1, (-1, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        return (parts[0], parts[0], parts[1]) if self.tied else (parts[0], parts[1], parts[2])
+
+    def local(self, v_bhnd: Tensor, size: Size) -> Tensor:
+        """The local branch: a 3 x 3 depth-wise convolution of the values, (B, N, dim)."""
+        grid_bchw = v_bhnd.transpose(1, 2).flatten(2).unflatten(1, size).permute(0, 3, 1, 2)
+        return self.dwc(grid_bchw).permute(0, 2, 3, 1).flatten(1, 2)
+
+    def rotate(self, x_bhnd: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Rotary positions, if this layer has them."""
+        return rotate(x_bhnd, rows, columns) if self.rope else x_bhnd

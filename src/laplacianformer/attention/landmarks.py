@@ -1,0 +1,38 @@
+"""Landmarks: the token grid averaged over rectangular cells, as F.adaptive_avg_pool2d would.
+
+Averaging is two small matrix products, so it is deterministic on every device, takes any size in one
+compiled or exported graph, and reads the keys where they are, as slices of the projection.
+"""
+
+import torch
+from torch import Tensor
+
+Size = tuple[int, int]
+
+
+def cell_bounds(length: int, cells: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """First token and one past the last of each cell; cells overlap by one token where lengths don't divide."""
+    index = torch.arange(cells, device=device)
+    return index * length // cells, ((index + 1) * length + cells - 1) // cells
+
+
+def cell_centres(length: int, cells: int, device: torch.device) -> Tensor:
+    """The mean coordinate of the tokens of each cell, (cells,)."""
+    first, end = cell_bounds(length, cells, device)
+    return (first + end - 1).float() / 2
+
+
+def averaging_matrix(length: int, cells: int, like: Tensor) -> Tensor:
+    """(cells, length), rows sum to one."""
+    first, end = cell_bounds(length, cells, like.device)
+    position = torch.arange(length, device=like.device)
+    inside = (position >= first[:, None]) & (position < end[:, None])
+    return inside.to(like.dtype) / (end - first)[:, None].to(like.dtype)
+
+
+def pool(x_bnc: Tensor, size: Size, cells: Size) -> Tensor:
+    """(B, H * W, C) -> (B, cells_h * cells_w, C): the mean of each cell."""
+    (height, width), (rows, columns) = size, cells
+    along_width = averaging_matrix(width, columns, x_bnc) @ x_bnc.unflatten(1, (height, width))
+    along_height = averaging_matrix(height, rows, x_bnc) @ along_width.flatten(2)
+    return along_height.unflatten(2, (columns, -1)).flatten(1, 2)

@@ -1,0 +1,223 @@
+"""Laplacian attention: the definition of the package, in the notation of docs/paper.md.
+
+    C = k(Q, Km)   B = k(Km, K)   W = k(Km, Km) + eps I   L = (m/N) inv(W) (B V)
+    Z = (1 + gain (C - rowmean(C)) D) / m                  out = Z L + DWC(V)
+
+The whitening folds away: Z L = C (gain/m P D L) + 1 mean_rows(L), with P = I - 11'/m, so the layer is two
+kernel products and one m x m solve. All of it is computed in float32 (float64 for float64 inputs).
+
+Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channels (h * d).
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from laplacianformer import ops
+from laplacianformer.attention.grid import GridAttention, Size
+from laplacianformer.attention.landmarks import cell_centres, pool
+from laplacianformer.attention.whitening import Kind, Whitening
+from laplacianformer.ops import check
+from laplacianformer.ops.precision import accumulation_dtype, without_autocast
+
+KERNELS = ("laplacian", "gaussian")
+GRAMS = ("keys", "cross")
+SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
+LANDMARKS = ("pool", "conv")
+
+
+class Factors(NamedTuple):
+    """What the layer computed from one input, for looking inside. b batch, h heads, n tokens, m landmarks."""
+
+    c: Tensor  # (B, heads, N, m): kernel of queries and landmarks
+    w: Tensor  # (B, heads, m, m): kernel among landmarks, without eps
+    landmark_values: Tensor  # (B, heads, m, d): L
+    z: Tensor  # (B, heads, N, m): the injective map
+    dense: Tensor | None  # (B, heads, N, N): the attention matrix, the global branch being dense @ V
+
+
+class LaplacianAttention(GridAttention):
+    """Linear attention with the kernel exp(-|q - k|_1 / scale). Called as `attention(x, (H, W))`.
+
+    Args:
+        dim: channels.
+        num_heads: heads; 32 channels each in every named model.
+        scale: lambda of the Laplacian kernel, or sigma of the Gaussian.
+        grid: landmarks are the keys averaged over grid x grid cells, never finer than the tokens:
+            linear cost at every size.
+        ratio: one landmark for ratio x ratio tokens instead (with grid=None): the paper's form, whose cost grows
+            quadratically with the tokens. With neither, every token is a landmark: the exact form.
+        kernel: "laplacian" or "gaussian".
+        gram: W among the landmark keys ("keys"), or between landmark queries and keys ("cross", for comparison).
+        solver: "newton_schulz", "conjugate_gradient" or "cholesky" (exact; a ridge solve with gram="cross").
+        iterations: of the solver.
+        eps: added to the diagonal of W.
+        whitening: "running", "instance", "full" or None; see `Whitening`.
+        gain: weight of the whitened part; "learned" makes it one parameter a head, from 1.
+        landmarks: "pool", or "conv": a learned 3 x 3 depth-wise filter before the averaging.
+        **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        scale: float = 4.0,
+        grid: int | None = 7,
+        ratio: int | None = None,
+        kernel: Literal["laplacian", "gaussian"] = "laplacian",
+        gram: Literal["keys", "cross"] = "keys",
+        solver: Literal["newton_schulz", "conjugate_gradient", "cholesky"] = "newton_schulz",
+        iterations: int = 6,
+        eps: float = 1e-2,
+        whitening: Kind | None = "running",
+        gain: float | Literal["learned"] = 1.0,
+        landmarks: Literal["pool", "conv"] = "pool",
+        **shared: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, **shared)
+        name = type(self).__name__
+        check.positive(name, scale=scale, eps=eps)
+        check.iterations(name, iterations)
+        check.choice(name, KERNELS, kernel=kernel)
+        check.choice(name, GRAMS, gram=gram)
+        check.choice(name, SOLVERS, solver=solver)
+        check.choice(name, LANDMARKS, landmarks=landmarks)
+        if grid is not None and ratio is not None:
+            raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
+        for key, value in (("grid", grid), ("ratio", ratio)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {key} must be at least 1, got {value}")
+
+        self.scale, self.grid, self.ratio = float(scale), grid, ratio
+        self.kernel_name, self.gram, self.solver = kernel, gram, solver
+        self.iterations, self.eps = iterations, float(eps)
+        self.whitening = Whitening(whitening, num_heads, (grid or 1, grid or 1))
+        self.gain: nn.Parameter | float
+        if gain == "learned":
+            self.gain = nn.Parameter(torch.ones(num_heads))
+        else:
+            check.number(name, gain=gain)
+            self.gain = float(gain)
+        self.landmark_filter = _identity_filter(dim) if landmarks == "conv" else None
+
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+        with without_autocast(q_bhnd.device):
+            q_bhnd, k_bhnd, v_bhnd = _in_float32(q_bhnd, k_bhnd, v_bhnd)
+            q_bhnd, k_bhnd, qm_bhmd, km_bhmd = self.place(q_bhnd, k_bhnd, size)
+            values_bhmd = self.landmark_values(k_bhnd, v_bhnd, qm_bhmd, km_bhmd)
+            if not self.whitening.needs_kernel():
+                folded_bhmd = self.fold(values_bhmd, self.whitening.factor(None, self.cells(size)))
+                out_bhnd = self.kernel_matmul(q_bhnd, km_bhmd, folded_bhmd)
+            else:
+                c_bhnm = self.kernel(q_bhnd, km_bhmd)
+                folded_bhmd = self.fold(values_bhmd, self.whitening.factor(c_bhnm, self.cells(size)))
+                out_bhnd = c_bhnm @ folded_bhmd
+            return out_bhnd + values_bhmd.mean(-2, keepdim=True)
+
+    def cells(self, size: Size) -> Size:
+        """The grid of landmarks for a grid of tokens."""
+        if self.grid is not None:
+            return min(size[0], self.grid), min(size[1], self.grid)
+        ratio = self.ratio or 1
+        return -(-size[0] // ratio), -(-size[1] // ratio)
+
+    def place(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries, keys, landmark queries and landmark keys, all rotated to their places.
+
+        Landmarks are averaged first and rotated at the centres of their cells: averaging rotated vectors
+        would wipe out the high frequencies.
+        """
+        cells, device = self.cells(size), q_bhnd.device
+        rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)
+        q, k = self.rotate(q_bhnd, rows, columns), self.rotate(k_bhnd, rows, columns)
+        if cells == size and self.landmark_filter is None:
+            return q, k, q, k
+        rows, columns = (cell_centres(*lengths, device=device) for lengths in zip(size, cells, strict=True))
+        km = self.rotate(self.pool_heads(k_bhnd, size), rows, columns)
+        qm = self.rotate(self.pool_heads(q_bhnd, size), rows, columns) if self.gram == "cross" else km
+        return q, k, qm, km
+
+    def pool_heads(self, x_bhnd: Tensor, size: Size) -> Tensor:
+        x_bnc = x_bhnd.transpose(1, 2).flatten(2)
+        if self.landmark_filter is not None:
+            grid_bchw = x_bnc.unflatten(1, size).permute(0, 3, 1, 2)
+            filtered = self.landmark_filter(grid_bchw.to(self.landmark_filter.weight.dtype))
+            x_bnc = filtered.permute(0, 2, 3, 1).flatten(1, 2).to(x_bnc.dtype)
+        return pool(x_bnc, size, self.cells(size)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+
+    def landmark_values(self, k_bhnd: Tensor, v_bhnd: Tensor, qm_bhmd: Tensor, km_bhmd: Tensor) -> Tensor:
+        """L = (m/N) inv(W) (B V). Where the landmarks are the keys, B = W and L = V: nothing to solve."""
+        if km_bhmd is k_bhnd:
+            return v_bhnd
+        w_bhmm = self.kernel(qm_bhmd, km_bhmd)
+        share = km_bhmd.shape[-2] / k_bhnd.shape[-2]
+        return self.solve(w_bhmm, share * self.kernel_matmul(qm_bhmd, k_bhnd, v_bhnd))
+
+    def solve(self, w_bhmm: Tensor, rhs_bhmd: Tensor) -> Tensor:
+        symmetric = self.gram == "keys"
+        if self.solver == "newton_schulz":
+            start: Literal["identity", "transpose"] = "identity" if symmetric else "transpose"
+            return ops.newton_schulz(w_bhmm, self.iterations, self.eps, start=start) @ rhs_bhmd
+        if self.solver == "conjugate_gradient":
+            if symmetric:
+                return ops.conjugate_gradient(w_bhmm, rhs_bhmd, self.iterations, self.eps)
+            return ops.conjugate_gradient(w_bhmm.mT @ w_bhmm, w_bhmm.mT @ rhs_bhmd, self.iterations, self.eps)
+        exact = ops.cholesky_solve if symmetric else ops.ridge_solve
+        return exact(w_bhmm, rhs_bhmd, self.eps)
+
+    def fold(self, values_bhmd: Tensor, factor: Tensor | None) -> Tensor:
+        """gain/m P D L."""
+        whitened = self.whitening.multiply(factor, values_bhmd)
+        return self.head_gain() / values_bhmd.shape[-2] * (whitened - whitened.mean(-2, keepdim=True))
+
+    def injective_map(self, c_bhnm: Tensor, factor: Tensor | None) -> Tensor:
+        """Z = (1 + gain (C - rowmean(C)) D) / m: the form that `fold` avoids."""
+        centred = c_bhnm - c_bhnm.mean(-1, keepdim=True)
+        return (1 + self.head_gain() * self.whitening.multiply(factor, centred.mT).mT) / c_bhnm.shape[-1]
+
+    def head_gain(self) -> Tensor | float:
+        return self.gain[:, None, None] if isinstance(self.gain, Tensor) else self.gain
+
+    def kernel(self, x: Tensor, y: Tensor) -> Tensor:
+        function = ops.laplacian_kernel if self.kernel_name == "laplacian" else ops.gaussian_kernel
+        return function(x, y, self.scale)
+
+    def kernel_matmul(self, x: Tensor, y: Tensor, values: Tensor) -> Tensor:
+        if self.kernel_name == "laplacian":
+            return ops.laplacian_matmul(x, y, values, self.scale)
+        return ops.gaussian_kernel(x, y, self.scale) @ values
+
+    @torch.no_grad()
+    def factors(self, x: Tensor, size: Size, *, dense: bool = False) -> Factors:
+        """C, W, L and Z of these tokens, and for `dense` the N x N attention matrix (O(N^2) memory).
+
+        Nothing is updated: the running variance is read, not changed, also in training mode.
+        """
+        with without_autocast(x.device):
+            q, k, v = _in_float32(*self.project(x, size))
+            q, k, qm, km = self.place(q, k, size)
+            c, w = self.kernel(q, km), self.kernel(qm, km)
+            z = self.injective_map(c, self.whitening.factor(c, self.cells(size), update=False))
+            matrix = None
+            if dense:
+                identity = torch.eye(v.shape[-2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+                matrix = z @ self.landmark_values(k, identity, qm, km)
+            return Factors(c, w, self.landmark_values(k, v, qm, km), z, matrix)
+
+    def extra_repr(self) -> str:
+        size = f"grid={self.grid}" if self.grid else f"ratio={self.ratio}" if self.ratio else "exact"
+        return f"{self.kernel_name}, scale={self.scale}, {size}, gram={self.gram}, {self.solver} x {self.iterations}"
+
+
+def _in_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(tensor.to(accumulation_dtype(tensor.dtype)) for tensor in tensors)
+
+
+def _identity_filter(dim: int) -> nn.Conv2d:
+    """A depth-wise 3 x 3 convolution that starts as the identity."""
+    convolution = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
+    nn.init.dirac_(convolution.weight, groups=dim)
+    return convolution
