@@ -1,5 +1,7 @@
 """Whitening of the kernel features: what C - rowmean(C) is multiplied with, from the spread of C over the queries."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -10,6 +12,20 @@ from laplacianformer.ops import check, inverse_sqrt
 
 Kind = Literal["running", "instance", "full"]
 KINDS = ("running", "instance", "full", None)
+
+
+_paused = False
+
+
+@contextmanager
+def paused_updates() -> Iterator[None]:
+    """A block in which running statistics stay as they are, for recomputation in backward."""
+    global _paused
+    previous, _paused = _paused, True
+    try:
+        yield
+    finally:
+        _paused = previous
 
 
 class Whitening(nn.Module):
@@ -54,7 +70,7 @@ class Whitening(nn.Module):
             variance = resize(self.variance, cells).flatten(1)
         elif self.kind == "running":
             variance = c_bhnm.transpose(0, 1).flatten(1, 2).var(1, correction=0)
-            if update:
+            if update and not _paused:
                 self.update(variance, cells)
         elif self.kind == "instance":
             variance = c_bhnm.var(-2, correction=0)
@@ -67,7 +83,7 @@ class Whitening(nn.Module):
     def update(self, variance_hm: Tensor, cells: tuple[int, int]) -> None:
         self.batches += 1
         weight = (1 / self.batches).clamp(min=self.momentum)
-        new = resize(variance_hm.unflatten(1, cells), self.variance.shape[1:])
+        new = resize(variance_hm.unflatten(1, cells), (self.variance.shape[1], self.variance.shape[2]))
         self.variance.lerp_(new.to(self.variance.dtype), weight.to(self.variance.dtype))
 
     def multiply(self, factor: Tensor | None, x_bhmd: Tensor) -> Tensor:
@@ -82,4 +98,5 @@ class Whitening(nn.Module):
 
 def resize(map_hyx: Tensor, cells: tuple[int, int]) -> Tensor:
     """A map of one number a landmark, averaged (or repeated) to another grid of landmarks."""
-    return map_hyx if map_hyx.shape[1:] == cells else F.adaptive_avg_pool2d(map_hyx, cells)
+    same = tuple(map_hyx.shape[1:]) == tuple(cells)
+    return map_hyx if same else F.adaptive_avg_pool2d(map_hyx, cells)

@@ -63,7 +63,7 @@ def iterations(op: str, value: int) -> None:
         raise ValueError(f"{op}: iterations must be at least 1, got {value}")
 
 
-def choice(op: str, options: tuple[str, ...], **named: str | None) -> None:
+def choice(op: str, options: tuple[str | None, ...], **named: str | None) -> None:
     for name, value in named.items():
         if value not in options:
             raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, options))}, got {value!r}")

@@ -29,4 +29,5 @@ def backward(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float) -
         dvalues[batch, columns] += weights.mT @ grad_tile
         weights.mul_(grad_tile @ values_bmv[batch, columns].mT).div_(-scale)
         add_sign_products(weights, x_tile, y_tile, dx[batch, rows], dy[batch, columns])
-    return tuple(d.reshape(t.shape).to(t.dtype) for d, t in ((dx, x), (dy, y), (dvalues, values)))
+    dx, dy, dvalues = (d.reshape(t.shape).to(t.dtype) for d, t in ((dx, x), (dy, y), (dvalues, values)))
+    return dx, dy, dvalues
