@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import torch
 from timm.layers import DropPath, Mlp, trunc_normal_
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
@@ -122,11 +121,10 @@ class LaplacianFormer(nn.Module):
         self.stages = nn.Sequential()
         self.feature_info: list[dict[str, Any]] = []
         channels, reduction = in_chans, stem_stride
-        drop_paths = torch.linspace(0, drop_path_rate, sum(depths)).split(list(depths))
+        drop_paths = (drop_path_rate * block / max(1, sum(depths) - 1) for block in range(sum(depths)))
         for index, (depth, dim, heads, ratio) in enumerate(zip(depths, embed_dims, num_heads, mlp_ratios, strict=True)):
             kernel_size, stride = (stem_kernel, stem_stride) if index == 0 else (3, 2)
-            rates = drop_paths[index].tolist()
-            blocks = [Block(mixer(dim, heads), ratio, proj_drop_rate, rates[i]) for i in range(depth)]
+            blocks = [Block(mixer(dim, heads), ratio, proj_drop_rate, next(drop_paths)) for _ in range(depth)]
             self.stages.append(Stage(PatchEmbedding(channels, dim, kernel_size, stride), blocks))
             self.feature_info.append({"num_chs": dim, "reduction": reduction, "module": f"stages.{index}"})
             channels, reduction = dim, reduction * 2

@@ -134,7 +134,7 @@ class LaplacianAttention(GridAttention):
         rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)
         q, k = self.rotate(q_bhnd, rows, columns), self.rotate(k_bhnd, rows, columns)
         if cells == size and self.landmark_filter is None:
-            return q, k, q, k
+            return q, k, (q if self.gram == "cross" else k), k
         rows, columns = (cell_centres(*lengths, device=device) for lengths in zip(size, cells, strict=True))
         km = self.rotate(self.pool_heads(k_bhnd, size), rows, columns)
         qm = self.rotate(self.pool_heads(q_bhnd, size), rows, columns) if self.gram == "cross" else km
@@ -159,7 +159,7 @@ class LaplacianAttention(GridAttention):
     def solve(self, w_bhmm: Tensor, rhs_bhmd: Tensor) -> Tensor:
         symmetric = self.gram == "keys"
         if self.solver == "newton_schulz":
-            start: Literal["identity", "transpose"] = "identity" if symmetric else "transpose"
+            start = self.newton_schulz_start()
             return ops.newton_schulz(w_bhmm, self.iterations, self.eps, start=start) @ rhs_bhmd
         if self.solver == "conjugate_gradient":
             if symmetric:
@@ -167,6 +167,10 @@ class LaplacianAttention(GridAttention):
             return ops.conjugate_gradient(w_bhmm.mT @ w_bhmm, w_bhmm.mT @ rhs_bhmd, self.iterations, self.eps)
         exact = ops.cholesky_solve if symmetric else ops.ridge_solve
         return exact(w_bhmm, rhs_bhmd, self.eps)
+
+    def newton_schulz_start(self) -> Literal["identity", "transpose"]:
+        """The faster start where W is symmetric positive definite."""
+        return "identity" if self.gram == "keys" else "transpose"
 
     def fold(self, values_bhmd: Tensor, factor: Tensor | None) -> Tensor:
         """gain/m P D L."""

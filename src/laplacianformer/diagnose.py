@@ -1,0 +1,106 @@
+"""Look into a model's attention on real images: dead kernels, inverses that are far off, numbers not finite."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from laplacianformer import ops
+from laplacianformer.attention import LaplacianAttention
+
+
+@dataclass
+class LayerDiagnosis:
+    """One attention layer. `kernel` is C; `residual` and `condition` are the worst over images and heads."""
+
+    layer: str
+    tokens: int
+    landmarks: int
+    kernel_mean: float  # healthy: 0.01 to 0.9
+    kernel_spread: float  # standard deviation over queries and landmarks
+    residual: float  # |I - (W + eps I) X|_F / sqrt(m) of the Newton-Schulz inverse; 0 where nothing is solved
+    condition: float  # condition number of W + eps I
+    whitening_least: float  # smallest and largest factor that a column of C is multiplied with
+    whitening_most: float
+    not_finite: int  # numbers in C, W and L that are NaN or infinite
+
+
+class Diagnosis(list[LayerDiagnosis]):
+    """One row a layer, first layer first; prints as a table."""
+
+    def table(self) -> Table:
+        table = Table(title="Attention layers")
+        for field in fields(LayerDiagnosis):
+            table.add_column(
+                field.name.replace("_", " "),
+                justify="left" if field.name == "layer" else "right",
+                no_wrap=field.name == "layer",
+            )
+        for row in self:
+            values = [getattr(row, field.name) for field in fields(row)]
+            table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values))
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=140)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get()
+
+
+@torch.no_grad()
+def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
+    """Run `images` through `model` as it is (training or evaluation mode) and report on each Laplacian attention.
+
+    Running statistics and everything else in the model stay as they are. Memory: one N x m kernel a layer.
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LaplacianAttention)}
+    if not layers:
+        raise ValueError(f"{type(model).__name__} has no LaplacianAttention to look into")
+    found = Diagnosis()
+    hooks = [
+        module.register_forward_pre_hook(lambda module, inputs, name=name: found.append(_look(name, module, *inputs)))
+        for name, module in layers.items()
+    ]
+    saved = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, buffer in model.named_buffers():
+            buffer.copy_(saved[name])
+    return found
+
+
+def _look(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]) -> LayerDiagnosis:
+    factors = layer.factors(x, size)
+    c, w = factors.c, factors.w
+    solved = layer.solver == "newton_schulz" and c.shape[-1] < c.shape[-2]
+    factor = layer.whitening.factor(c, layer.cells(size), update=False)
+    return LayerDiagnosis(
+        layer=name,
+        tokens=c.shape[-2],
+        landmarks=c.shape[-1],
+        kernel_mean=c.mean().item(),
+        kernel_spread=c.std().item(),
+        residual=_residual(layer, w) if solved else 0.0,
+        condition=_condition(w, layer.eps),
+        whitening_least=1.0 if factor is None else factor.abs().amin().item(),
+        whitening_most=1.0 if factor is None else factor.abs().amax().item(),
+        not_finite=sum(int((~part.isfinite()).sum()) for part in (c, w, factors.landmark_values)),
+    )
+
+
+def _residual(layer: LaplacianAttention, w: Tensor) -> float:
+    start = layer.newton_schulz_start()
+    return ops.newton_schulz_residuals(w, layer.iterations, layer.eps, start=start)[-1].amax().item()
+
+
+def _condition(w: Tensor, eps: float) -> float:
+    if not w.isfinite().all():
+        return float("nan")
+    values = torch.linalg.svdvals(w + eps * torch.eye(w.shape[-1], dtype=w.dtype, device=w.device))
+    return (values[..., 0] / values[..., -1]).amax().item()
