@@ -64,13 +64,13 @@ def draw(image: Tensor, panels: list[tuple[tuple[int, int], Tensor, Tensor]], pa
     figure, axes = pyplot.subplots(3, len(panels), figsize=(3 * len(panels), 9.4), layout="constrained")
     for column, (point, kernel, weights) in enumerate(panels):
         top, middle, bottom = axes[:, column]
-        top.imshow(image.permute(1, 2, 0))
+        top.imshow(image.permute(1, 2, 0).numpy())
         top.plot(point[1], point[0], "o", color="white", markeredgecolor="black", markersize=10)
         top.set_title(f"query {column + 1}")
-        kernels = middle.imshow(kernel, cmap="viridis", vmin=0)
+        kernels = middle.imshow(kernel.numpy(), cmap="viridis", vmin=0)
         middle.set_title("kernel with the landmarks")
         bound = weights.abs().max().item()
-        attention = bottom.imshow(weights, cmap="RdBu_r", vmin=-bound, vmax=bound)
+        attention = bottom.imshow(weights.numpy(), cmap="RdBu_r", vmin=-bound, vmax=bound)
         bottom.set_title("attention to every token")
         figure.colorbar(kernels, ax=middle, shrink=0.8)
         figure.colorbar(attention, ax=bottom, shrink=0.8)
