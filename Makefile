@@ -16,7 +16,7 @@ demo: .venv/ready
 	$(BIN)/python -m laplacianformer demo --output runs/demo
 
 # setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools wheel torch

@@ -1,0 +1,239 @@
+// The ops of the `cpu` backend: which side is long, how the work is cut, and torch's threads. The Python side
+// has allocated the outputs, broadcast the batch and made the last dimension of each input dense.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "task.h"
+
+namespace laplacianformer {
+namespace {
+
+using torch::stable::Tensor;
+
+// Enough items for many cores, few enough that the shares of the short side stay small.
+constexpr int64_t kItems = 64;
+constexpr int64_t kSplitRows = 64;
+
+const Level& level_of(int64_t level) {
+#if defined(__x86_64__)
+  if (level == 2) return level_avx512;
+  if (level == 1) return level_avx2;
+#endif
+  return level_baseline;
+}
+
+int64_t best_level() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return avx2 ? (avx512 ? 2 : 1) : 0;
+#else
+  return 0;
+#endif
+}
+
+Type type_of(const Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::headeronly::ScalarType::Double:
+      return Type::float64;
+    case torch::headeronly::ScalarType::BFloat16:
+      return Type::bfloat16;
+    case torch::headeronly::ScalarType::Half:
+      return Type::float16;
+    default:
+      return Type::float32;
+  }
+}
+
+// Owns the offsets of the matrices of its tensors, which Rows point to.
+class Views {
+ public:
+  Rows operator()(const Tensor& tensor) {
+    const int64_t leading = tensor.dim() - 2;
+    int64_t batch = 1;
+    for (int64_t i = 0; i < leading; ++i) batch *= tensor.size(i);
+    offsets_.emplace_back(batch);
+    std::vector<int64_t>& offsets = offsets_.back();
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t i = leading - 1, rest = b; i >= 0; rest /= tensor.size(i--))
+        offsets[b] += rest % tensor.size(i) * tensor.stride(i);
+    return Rows{tensor.data_ptr(), offsets.data(), tensor.stride(leading)};
+  }
+
+ private:
+  std::vector<std::vector<int64_t>> offsets_;
+};
+
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes) : data_(::operator new(bytes, std::align_val_t(64))) {}
+  ~Scratch() { ::operator delete(data_, std::align_val_t(64)); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* get() const { return data_; }
+
+ private:
+  void* data_;
+};
+
+Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, double scale, Views& views) {
+  Task task{};
+  const int64_t rows = x.size(x.dim() - 2), columns = y.size(y.dim() - 2);
+  task.type = type_of(x);
+  task.batch = 1;
+  for (int64_t i = 0; i < x.dim() - 2; ++i) task.batch *= x.size(i);
+  task.long_is_row = rows >= columns;
+  task.longs = task.long_is_row ? rows : columns;
+  task.shorts = task.long_is_row ? columns : rows;
+  task.width = x.size(x.dim() - 1);
+  task.value_width = value_width;
+  task.scale = scale;
+  const int64_t most = (task.longs + kSplitRows - 1) / kSplitRows;
+  const int64_t wanted = task.batch > 0 ? (kItems + task.batch - 1) / task.batch : 1;
+  const int64_t splits = most < wanted ? most : wanted;
+  if (splits > 0) {
+    task.split_rows = (most + splits - 1) / splits * kSplitRows;
+    task.splits = (task.longs + task.split_rows - 1) / task.split_rows;
+  }
+  const Rows x_rows = views(x), y_rows = views(y);
+  task.longs_in = task.long_is_row ? x_rows : y_rows;
+  task.shorts_in = task.long_is_row ? y_rows : x_rows;
+  return task;
+}
+
+// Items below this many pairs times features aren't worth waking a thread.
+constexpr int64_t kGrain = 1 << 17;
+
+using Step = void (*)(const Task&, int64_t, void*);
+
+void run(const Level& level, Step step, const Task& task) {
+  const int64_t work = 1 + task.split_rows * task.shorts * (1 + task.width + task.value_width);
+  torch::stable::parallel_for(0, task.items(), 1 + kGrain / work, [&](int64_t begin, int64_t end) {
+    const Scratch scratch(level.scratch_bytes(task));
+    for (int64_t item = begin; item < end; ++item) step(task, item, scratch.get());
+  });
+}
+
+// Adds the shares of the items, in order, into `out`, whose matrices are dense.
+void add_shares(const Level& level, const Task& task, const void* sums, int64_t width, int64_t stride,
+                const Tensor& out) {
+  const int64_t size = task.type == Type::float64 ? 8 : 4, stored = task.type == Type::float32 ? 4
+                       : task.type == Type::float64 ? 8 : 2;
+  char* to = static_cast<char*>(out.data_ptr());
+  const int64_t grain = 1 + kGrain / (1 + width * task.splits);
+  torch::stable::parallel_for(0, task.batch * task.shorts, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t matrix = row / task.shorts, first = matrix * task.splits * task.shorts + row % task.shorts;
+      level.add_shares(task.type, static_cast<const char*>(sums) + first * stride * size, task.shorts * stride,
+                       task.splits, width, to + row * width * stored);
+    }
+  });
+}
+
+size_t shares_bytes(const Task& task, int64_t stride) { return task.items() * task.shorts * stride * 8; }
+
+void kernel_forward(Tensor x, Tensor y, Tensor out, double scale, int64_t which) {
+  const Level& level = level_of(which);
+  Views views;
+  Task task = make_task(x, y, 0, scale, views);
+  task.kernel = views(out);
+  run(level, level.kernel_forward, task);
+}
+
+void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor dx, Tensor dy, double scale, int64_t which) {
+  const Level& level = level_of(which);
+  Views views;
+  Task task = make_task(x, y, 0, scale, views);
+  task.kernel = views(out);
+  task.kernel_grad = views(grad);
+  task.long_out = views(task.long_is_row ? dx : dy);
+  const Scratch sums(shares_bytes(task, task.width));
+  task.short_sums = sums.get();
+  run(level, level.kernel_backward, task);
+  add_shares(level, task, sums.get(), task.width, task.width, task.long_is_row ? dy : dx);
+}
+
+void matmul_forward(Tensor x, Tensor y, Tensor values, Tensor out, double scale, int64_t which) {
+  const Level& level = level_of(which);
+  Views views;
+  Task task = make_task(x, y, values.size(values.dim() - 1), scale, views);
+  const int64_t stride = level.pad(task.type, task.value_width);
+  if (task.long_is_row) {
+    task.short_values = views(values);
+    task.long_value_out = views(out);
+    return run(level, level.matmul_forward, task);
+  }
+  task.long_values = views(values);
+  const Scratch sums(shares_bytes(task, stride));
+  task.short_value_sums = sums.get();
+  run(level, level.matmul_forward, task);
+  add_shares(level, task, sums.get(), task.value_width, stride, out);
+}
+
+void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor dx, Tensor dy, Tensor dvalues,
+                     double scale, int64_t which) {
+  const Level& level = level_of(which);
+  Views views;
+  Task task = make_task(x, y, values.size(values.dim() - 1), scale, views);
+  const int64_t stride = level.pad(task.type, task.value_width);
+  const bool by_row = task.long_is_row;
+  task.long_values = views(by_row ? grad : values);
+  task.short_values = views(by_row ? values : grad);
+  task.long_out = views(by_row ? dx : dy);
+  if (!by_row) task.long_value_out = views(dvalues);
+  const Scratch sums(shares_bytes(task, task.width)), value_sums(shares_bytes(task, by_row ? stride : 0));
+  task.short_sums = sums.get();
+  task.short_value_sums = value_sums.get();
+  run(level, level.matmul_backward, task);
+  add_shares(level, task, sums.get(), task.width, task.width, by_row ? dy : dx);
+  if (by_row) add_shares(level, task, value_sums.get(), task.value_width, stride, dvalues);
+}
+
+// Runs the register-only loop on each of torch's threads; returns the elements of all of them.
+int64_t peak(int64_t rounds, bool fused, int64_t which) {
+  const Level& level = level_of(which);
+  const int64_t threads = torch::stable::get_num_threads();
+  std::vector<double> results(threads);
+  std::vector<int64_t> elements(threads);
+  torch::stable::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) elements[t] = rounds * level.peak(rounds, fused, &results[t]);
+  });
+  int64_t total = 0;
+  for (int64_t n : elements) total += n;
+  return total;
+}
+
+}  // namespace
+}  // namespace laplacianformer
+
+STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
+  m.def("kernel_forward(Tensor x, Tensor y, Tensor(a!) out, float scale, int level) -> ()");
+  m.def(
+      "kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor(a!) dx, Tensor(b!) dy, float scale, "
+      "int level) -> ()");
+  m.def("matmul_forward(Tensor x, Tensor y, Tensor values, Tensor(a!) out, float scale, int level) -> ()");
+  m.def(
+      "matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor(a!) dx, Tensor(b!) dy, "
+      "Tensor(c!) dvalues, float scale, int level) -> ()");
+  m.def("best_level() -> int");
+  m.def("peak(int rounds, bool fused, int level) -> int");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {
+  m.impl("kernel_forward", TORCH_BOX(&laplacianformer::kernel_forward));
+  m.impl("kernel_backward", TORCH_BOX(&laplacianformer::kernel_backward));
+  m.impl("matmul_forward", TORCH_BOX(&laplacianformer::matmul_forward));
+  m.impl("matmul_backward", TORCH_BOX(&laplacianformer::matmul_backward));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CompositeExplicitAutograd, m) {
+  m.impl("best_level", TORCH_BOX(&laplacianformer::best_level));
+  m.impl("peak", TORCH_BOX(&laplacianformer::peak));
+}

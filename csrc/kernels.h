@@ -1,0 +1,219 @@
+// The four functions, an item at a time: one range of long rows of one matrix, block by block.
+#pragma once
+
+namespace laplacianformer {
+namespace {
+
+// Short rows at a time, so that the panels of a block stay in the cache for any number of them.
+constexpr int64_t kChunk = 64;
+
+template <class T>
+struct Accumulator {
+  using type = float;
+};
+
+template <>
+struct Accumulator<double> {
+  using type = double;
+};
+
+template <class T>
+INLINE T* row_of(const Rows& rows, int64_t matrix, int64_t row) {
+  return static_cast<T*>(rows.data) + rows.offsets[matrix] + row * rows.stride;
+}
+
+template <class R>
+INLINE int64_t padded(int64_t width) {
+  return vectors<R>(width) * kWidth<R>;
+}
+
+// The scratch memory of an item. With a null base, only its size.
+template <class R>
+struct Buffers {
+  R *longs, *d_longs, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *outputs;
+  size_t bytes = 0;
+
+  INLINE Buffers(const Task& task, void* base) {
+    const int64_t values = padded<R>(task.value_width);
+    longs = take(base, panel_size<R>(task.width));
+    d_longs = take(base, panel_size<R>(task.width));
+    long_values = take(base, panel_size<R>(task.value_width));
+    weights = take(base, panel_size<R>(kChunk));
+    products = take(base, panel_size<R>(kChunk));
+    long_rows = take(base, kBlock * values);
+    shorts = take(base, kChunk * task.width);
+    short_rows = take(base, kChunk * values);
+    outputs = take(base, kBlock * values);
+  }
+
+  INLINE R* take(void* base, int64_t count) {
+    R* place = reinterpret_cast<R*>(static_cast<char*>(base) + bytes);
+    bytes += (count * sizeof(R) + 63) / 64 * 64;
+    return place;
+  }
+};
+
+// One item: where it lies and its scratch memory. Methods are the steps that the four functions share.
+template <class T>
+struct Item {
+  using R = typename Accumulator<T>::type;
+  const Task& task;
+  const int64_t matrix, begin, end, values;
+  R *short_sums, *short_value_sums;
+  Buffers<R> buffers;
+  Exponential<R> exponential;
+
+  Item(const Task& t, int64_t item, void* scratch)
+      : task(t), matrix(item / t.splits), begin(item % t.splits * t.split_rows),
+        end(smaller(begin + t.split_rows, t.longs)), values(padded<R>(t.value_width)),
+        short_sums(static_cast<R*>(t.short_sums) + item * t.shorts * t.width),
+        short_value_sums(static_cast<R*>(t.short_value_sums) + item * t.shorts * values), buffers(t, scratch),
+        exponential(t.scale) {}
+
+  static void clear(R* data, int64_t count) {
+    for (int64_t k = 0; k < count; ++k) data[k] = 0;
+  }
+
+  // Calls f(row, lanes) for each block of long rows, with their features packed.
+  template <class F>
+  INLINE void blocks(F f) {
+    for (int64_t row = begin; row < end; row += kBlock) {
+      const int64_t lanes = smaller(kBlock, end - row);
+      pack<R>(row_of<const T>(task.longs_in, matrix, row), task.longs_in.stride, lanes, task.width, buffers.longs);
+      f(row, lanes);
+    }
+  }
+
+  // Calls f(s, count) for each chunk of short rows. A single chunk is copied for the first block only.
+  template <class F>
+  INLINE void chunks(int64_t row, F f) {
+    for (int64_t s = 0; s < task.shorts; s += kChunk) {
+      const int64_t count = smaller(kChunk, task.shorts - s);
+      if (row == begin || task.shorts > kChunk) {
+        copy_rows<R>(row_of<const T>(task.shorts_in, matrix, s), task.shorts_in.stride, count, task.width,
+                     buffers.shorts, task.width);
+        if (task.short_values.data)
+          copy_rows<R>(row_of<const T>(task.short_values, matrix, s), task.short_values.stride, count,
+                       task.value_width, buffers.short_rows, values);
+      }
+      f(s, count);
+    }
+  }
+
+  void copy_long_values(int64_t row, int64_t lanes) {
+    copy_rows<R>(row_of<const T>(task.long_values, matrix, row), task.long_values.stride, lanes, task.value_width,
+                 buffers.long_rows, values);
+  }
+
+  void kernel(int64_t lanes, int64_t count) {
+    kernel_panel<R>(buffers.longs, lanes, buffers.shorts, count, task.width, exponential, buffers.weights);
+  }
+
+  // A block of a stored kernel matrix as a panel.
+  void read(const Rows& from, int64_t row, int64_t lanes, int64_t s, int64_t count, R* panel) {
+    if (task.long_is_row) {
+      pack<R>(row_of<const T>(from, matrix, row) + s, from.stride, lanes, count, panel);
+    } else {
+      copy_in<R>(row_of<const T>(from, matrix, s) + row, from.stride, lanes, count, panel);
+    }
+  }
+
+  void write_kernel(int64_t row, int64_t lanes, int64_t s, int64_t count) {
+    if (task.long_is_row) {
+      unpack<R>(buffers.weights, lanes, count, row_of<T>(task.kernel, matrix, row) + s, task.kernel.stride);
+    } else {
+      copy_out<R>(buffers.weights, lanes, count, row_of<T>(task.kernel, matrix, s) + row, task.kernel.stride);
+    }
+  }
+
+  void write_outputs(int64_t row, int64_t lanes) {
+    for (int64_t l = 0; l < lanes; ++l)
+      narrow_row(buffers.outputs + l * values, task.value_width, row_of<T>(task.long_value_out, matrix, row + l));
+  }
+
+  // The gradient of the features, from the kernel in `weights` and its gradient in `products`.
+  void differentiate(int64_t lanes, int64_t s, int64_t count) {
+    const R factor = static_cast<R>(-1 / task.scale) / kSignUnit<R>;
+    for (int64_t v = 0; v < vectors<R>(lanes); ++v)
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t at = vector_offset<R>(v, count) + k * kLanes<R>;
+        store(buffers.weights + at, load(buffers.weights + at) * factor * load(buffers.products + at));
+      }
+    signs<R>(buffers.longs, lanes, task.width, buffers.weights, count, buffers.shorts, buffers.d_longs,
+             short_sums + s * task.width);
+  }
+
+  void write_gradient(int64_t row, int64_t lanes) {
+    unpack<R>(buffers.d_longs, lanes, task.width, row_of<T>(task.long_out, matrix, row), task.long_out.stride);
+  }
+
+  void kernel_forward() {
+    blocks([&](int64_t row, int64_t lanes) {
+      chunks(row, [&](int64_t s, int64_t count) {
+        kernel(lanes, count);
+        write_kernel(row, lanes, s, count);
+      });
+    });
+  }
+
+  void kernel_backward() {
+    clear(short_sums, task.shorts * task.width);
+    blocks([&](int64_t row, int64_t lanes) {
+      clear(buffers.d_longs, panel_size<R>(task.width));
+      chunks(row, [&](int64_t s, int64_t count) {
+        read(task.kernel, row, lanes, s, count, buffers.weights);
+        read(task.kernel_grad, row, lanes, s, count, buffers.products);
+        differentiate(lanes, s, count);
+      });
+      write_gradient(row, lanes);
+    });
+  }
+
+  // A row a long row: sum the values of the short rows. A row a short row: sum the values of the long rows.
+  void multiply(int64_t lanes, int64_t s, int64_t count) {
+    if (task.long_value_out.data) {
+      product_long<R>(buffers.weights, lanes, count, buffers.short_rows, values, buffers.outputs);
+    } else {
+      product_short<R>(buffers.weights, lanes, count, buffers.long_rows, values, short_value_sums + s * values);
+    }
+  }
+
+  void matmul_forward() {
+    if (!task.long_value_out.data) clear(short_value_sums, task.shorts * values);
+    blocks([&](int64_t row, int64_t lanes) {
+      if (task.long_value_out.data) {
+        clear(buffers.outputs, lanes * values);
+      } else {
+        copy_long_values(row, lanes);
+      }
+      chunks(row, [&](int64_t s, int64_t count) {
+        kernel(lanes, count);
+        multiply(lanes, s, count);
+      });
+      if (task.long_value_out.data) write_outputs(row, lanes);
+    });
+  }
+
+  void matmul_backward() {
+    clear(short_sums, task.shorts * task.width);
+    if (!task.long_value_out.data) clear(short_value_sums, task.shorts * values);
+    blocks([&](int64_t row, int64_t lanes) {
+      clear(buffers.d_longs, panel_size<R>(task.width));
+      clear(buffers.outputs, lanes * values);
+      copy_long_values(row, lanes);
+      pack<R>(buffers.long_rows, values, lanes, task.value_width, buffers.long_values);
+      chunks(row, [&](int64_t s, int64_t count) {
+        kernel(lanes, count);
+        multiply(lanes, s, count);
+        pairs<Dot>(buffers.long_values, lanes, buffers.short_rows, values, count, task.value_width, buffers.products,
+                   [](R*) {});
+        differentiate(lanes, s, count);
+      });
+      if (task.long_value_out.data) write_outputs(row, lanes);
+      write_gradient(row, lanes);
+    });
+  }
+};
+
+}  // namespace
+}  // namespace laplacianformer

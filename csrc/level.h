@@ -1,0 +1,84 @@
+// The table of one instruction set. A level file includes <immintrin.h> and task.h, sets the target and
+// LAPLACIANFORMER_VECTOR_BYTES, includes this, and defines its Level as LAPLACIANFORMER_LEVEL.
+//
+// Everything is in an unnamed namespace and no function of the standard library is used: code for one
+// instruction set must not be merged with another's by the linker.
+#pragma once
+
+#include "simd.h"
+// The order matters: each file builds on those before it.
+#include "exponential.h"
+#include "convert.h"
+#include "panel.h"
+#include "pairs.h"
+#include "product.h"
+#include "signs.h"
+#include "kernels.h"
+#include "peak.h"
+
+namespace laplacianformer {
+namespace {
+
+// Calls f with a null pointer to the stored type.
+template <class F>
+INLINE void with_type(Type type, F f) {
+  switch (type) {
+    case Type::float32:
+      return f(static_cast<float*>(nullptr));
+    case Type::float64:
+      return f(static_cast<double*>(nullptr));
+    case Type::bfloat16:
+      return f(static_cast<BFloat16*>(nullptr));
+    case Type::float16:
+      return f(static_cast<Float16*>(nullptr));
+  }
+}
+
+template <class T>
+Item<T> item_of(T*, const Task& task, int64_t item, void* scratch) {
+  return Item<T>(task, item, scratch);
+}
+
+int64_t pad(Type type, int64_t width) { return type == Type::float64 ? padded<double>(width) : padded<float>(width); }
+
+size_t scratch_bytes(const Task& task) {
+  return task.type == Type::float64 ? Buffers<double>(task, nullptr).bytes : Buffers<float>(task, nullptr).bytes;
+}
+
+void kernel_forward(const Task& task, int64_t item, void* scratch) {
+  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).kernel_forward(); });
+}
+
+void kernel_backward(const Task& task, int64_t item, void* scratch) {
+  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).kernel_backward(); });
+}
+
+void matmul_forward(const Task& task, int64_t item, void* scratch) {
+  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).matmul_forward(); });
+}
+
+void matmul_backward(const Task& task, int64_t item, void* scratch) {
+  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).matmul_backward(); });
+}
+
+template <class T>
+void add_typed_shares(T* out, const void* sums, int64_t share, int64_t shares, int64_t width) {
+  using R = typename Accumulator<T>::type;
+  for (int64_t k = 0; k < width; ++k) {
+    const R* from = static_cast<const R*>(sums) + k;
+    R total = 0;
+    for (int64_t s = 0; s < shares; ++s) total += from[s * share];
+    narrow(total, out[k]);
+  }
+}
+
+void add_shares(Type type, const void* sums, int64_t share, int64_t shares, int64_t width, void* out) {
+  with_type(type, [&](auto* t) { add_typed_shares(static_cast<decltype(t)>(out), sums, share, shares, width); });
+}
+
+}  // namespace
+
+const Level LAPLACIANFORMER_LEVEL = {pad,            scratch_bytes,   kernel_forward, kernel_backward,
+                                     matmul_forward, matmul_backward, add_shares,     peak};
+
+}  // namespace laplacianformer

@@ -1,0 +1,21 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <utility>
+
+#include "task.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
+#endif
+
+#define LAPLACIANFORMER_VECTOR_BYTES 64
+#define LAPLACIANFORMER_LEVEL level_avx512
+#include "level.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

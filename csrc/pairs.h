@@ -1,0 +1,110 @@
+// One number for each pair of a long and a short row: the L1 distance or the dot product of the two.
+#pragma once
+
+namespace laplacianformer {
+namespace {
+
+// Short rows at a time. Ten accumulators, two long vectors, the short number and two constants fill the sixteen
+// registers of AVX2; 49 short rows are nine groups of 5 and one of 4.
+constexpr int kGroup = 5;
+
+// A partial sum takes at most this many features: shorter sums round less.
+constexpr int64_t kFeatures = 64;
+
+// 1, but the compiler can't know.
+template <class R>
+INLINE Vec<R> hidden_one() {
+  Vec<R> one = splat<R>(1);
+#if LAPLACIANFORMER_VECTOR_BYTES >= 32
+  __asm__("" : "+v"(one));
+#endif
+  return one;
+}
+
+struct Distance {
+  // Where multiply-add has units of its own, half of the subtractions are better off there: 1 * x - y is
+  // rounded once, so it is x - y to the bit.
+  template <class R, int Half>
+  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R> one) {
+    const Vec<R> difference = (Half == 1 && LAPLACIANFORMER_VECTOR_BYTES >= 32) ? x * one - y : x - y;
+    return sum + absolute<R>(difference);
+  }
+};
+
+struct Dot {
+  template <class R, int Half>
+  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R>) {
+    return sum + x * y;
+  }
+};
+
+template <class Op, class R, int Vectors, int Rows>
+INLINE void pair_tile(const R* longs, const R* shorts, int64_t stride, int64_t width, R* out, bool add) {
+  Vec<R> sums[Rows][Vectors];
+  for (int j = 0; j < Rows; ++j)
+    for (int v = 0; v < Vectors; ++v) sums[j][v] = splat<R>(0);
+  const Vec<R> one = hidden_one<R>();
+  for (int64_t k = 0; k < width; ++k) {
+    const R* x = longs + k * kLanes<R>;
+    for (int j = 0; j < Rows; ++j) {
+      const Vec<R> y = splat<R>(shorts[j * stride + k]);
+      sums[j][0] = Op::template step<R, 0>(sums[j][0], load(x), y, one);
+      if constexpr (Vectors == 2)
+        sums[j][1] = Op::template step<R, 1>(sums[j][1], load(x + kWidth<R>), y, one);
+    }
+  }
+  for (int j = 0; j < Rows; ++j)
+    for (int v = 0; v < Vectors; ++v) {
+      R* to = out + j * kLanes<R> + v * kWidth<R>;
+      store(to, add ? load(to) + sums[j][v] : sums[j][v]);
+    }
+}
+
+template <class Op, class R, int Vectors, int Rows = kGroup>
+INLINE void pair_group(int64_t rows, const R* longs, const R* shorts, int64_t stride, int64_t width, R* out,
+                       bool add) {
+  if constexpr (Rows > 0) {
+    if (rows >= Rows) {
+      pair_tile<Op, R, Vectors, Rows>(longs, shorts, stride, width, out, add);
+    } else {
+      pair_group<Op, R, Vectors, Rows - 1>(rows, longs, shorts, stride, width, out, add);
+    }
+  }
+}
+
+// One subtile: `count` short rows of `stride` numbers against one or two vectors of long rows.
+template <class Op, class R, int Vectors>
+void pair_subtile(const R* longs, const R* shorts, int64_t stride, int64_t count, int64_t width, R* out) {
+  for (int64_t k = 0; k < width || k == 0; k += kFeatures)
+    for (int64_t j = 0; j < count; j += kGroup)
+      pair_group<Op, R, Vectors>(count - j, longs + k * kLanes<R>, shorts + j * stride + k, stride,
+                                 smaller(kFeatures, width - k), out + j * kLanes<R>, k > 0);
+}
+
+// A panel of `width` rows and `count` short rows -> a panel of `count` rows; `finish` sees each subtile of it.
+template <class Op, class R, class Finish>
+INLINE void pairs(const R* panel, int64_t lanes, const R* shorts, int64_t stride, int64_t count, int64_t width, R* out,
+                  Finish finish) {
+  for (int64_t v = 0; v < vectors<R>(lanes); v += 2) {
+    const R* longs = panel + vector_offset<R>(v, width);
+    R* to = out + vector_offset<R>(v, count);
+    if (v + 1 < vectors<R>(lanes)) {
+      pair_subtile<Op, R, 2>(longs, shorts, stride, count, width, to);
+    } else {
+      pair_subtile<Op, R, 1>(longs, shorts, stride, count, width, to);
+    }
+    finish(to);
+  }
+}
+
+template <class R>
+void kernel_panel(const R* panel, int64_t lanes, const R* shorts, int64_t count, int64_t width,
+                  const Exponential<R>& exponential, R* out) {
+  pairs<Distance>(panel, lanes, shorts, width, count, width, out, [&](R* subtile) __attribute__((always_inline)) {
+    for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
+      store(subtile + k, exponential(load(subtile + k)));
+  });
+}
+
+}  // namespace
+}  // namespace laplacianformer

@@ -1,0 +1,76 @@
+// The gradient of the distances: with g the weights (gradient by kernel over -scale, per pair),
+//   d_long_l  = sum_s g_sl sign(long_l - short_s)      d_short_s = - sum_l g_sl sign(long_l - short_s).
+#pragma once
+
+namespace laplacianformer {
+namespace {
+
+// Short rows at a time: their sums and their numbers stay in registers while the long rows go by.
+constexpr int kSignGroup = 5;
+
+// One feature of `Rows` short rows against a block. `sums` gets, lane by lane, the terms of d_short.
+template <class R, int Rows>
+INLINE void sign_feature(const R* longs, int64_t long_size, const R* weights, int64_t weight_size, const R* shorts,
+                         int64_t stride, int64_t count, R* d_longs, Vec<R>* sums) {
+  Vec<R> y[Rows], total[Rows];
+  for (int j = 0; j < Rows; ++j) {
+    y[j] = splat<R>(shorts[j * stride]);
+    total[j] = splat<R>(0);
+  }
+  for (int64_t v = 0; v < count; ++v) {
+    const int64_t at = v / 2 * long_size + v % 2 * kWidth<R>;
+    const R* g = weights + v / 2 * weight_size + v % 2 * kWidth<R>;
+    const Vec<R> x = load(longs + at);
+    Vec<R> d = load(d_longs + at);
+    for (int j = 0; j < Rows; ++j) {
+      const Vec<R> s = sign<R>(x, y[j]), gj = load(g + j * kLanes<R>);
+      d += gj * s;
+      total[j] += gj * s;
+    }
+    store(d_longs + at, d);
+  }
+  for (int j = 0; j < Rows; ++j) sums[j * kWidth<R>] = total[j];
+}
+
+// sums_k -= the sum of the lanes of lanes_k, for up to one vector of k.
+template <class R>
+INLINE void subtract_lane_sums(Vec<R>* lanes, int64_t n, R* sums) {
+  constexpr int w = kWidth<R>;
+  for (int64_t k = n; k < w; ++k) lanes[k] = splat<R>(0);
+  transpose<R>(lanes);
+  for (int h = w / 2; h > 0; h /= 2)
+    for (int k = 0; k < h; ++k) lanes[k] += lanes[k + h];
+  store_part<R>(sums, load_part<R>(sums, n) - lanes[0], n);
+}
+
+template <class R, int Rows = kSignGroup>
+INLINE void sign_group(int64_t rows, const R* longs, int64_t lanes, int64_t width, const R* weights,
+                       int64_t weight_size, const R* shorts, R* d_longs, R* d_shorts) {
+  constexpr int w = kWidth<R>;
+  if constexpr (Rows > 1) {
+    if (rows < Rows)
+      return sign_group<R, Rows - 1>(rows, longs, lanes, width, weights, weight_size, shorts, d_longs, d_shorts);
+  }
+  const int64_t size = subtile_size<R>(width), count = vectors<R>(lanes);
+  for (int64_t k = 0; k < width; k += w) {
+    Vec<R> sums[Rows * w];
+    const int64_t n = smaller(w, width - k);
+    for (int64_t i = 0; i < n; ++i)
+      sign_feature<R, Rows>(longs + (k + i) * kLanes<R>, size, weights, weight_size, shorts + k + i, width, count,
+                            d_longs + (k + i) * kLanes<R>, sums + i);
+    for (int j = 0; j < Rows; ++j) subtract_lane_sums<R>(sums + j * w, n, d_shorts + j * width + k);
+  }
+}
+
+// Panels of the long features, of the weights and of the long gradient; rows of the short features and gradient.
+template <class R>
+void signs(const R* longs, int64_t lanes, int64_t width, const R* weights, int64_t count, const R* shorts, R* d_longs,
+           R* d_shorts) {
+  const int64_t size = subtile_size<R>(count);
+  for (int64_t j = 0; j < count; j += kSignGroup)
+    sign_group<R>(count - j, longs, lanes, width, weights + j * kLanes<R>, size, shorts + j * width, d_longs,
+                  d_shorts + j * width);
+}
+
+}  // namespace
+}  // namespace laplacianformer

@@ -1,0 +1,132 @@
+// Vectors of one instruction set, on the vector extensions of GCC and Clang; intrinsics only where they pay.
+// A level file sets LAPLACIANFORMER_VECTOR_BYTES (16, 32 or 64) and the target before it includes this.
+#pragma once
+
+#include <utility>
+
+#define INLINE inline __attribute__((always_inline))
+
+namespace laplacianformer {
+namespace {
+
+constexpr int kVectorBytes = LAPLACIANFORMER_VECTOR_BYTES;
+
+template <class R>
+struct Simd;
+
+template <>
+struct Simd<float> {
+  typedef float V __attribute__((vector_size(kVectorBytes)));
+  typedef int32_t I __attribute__((vector_size(kVectorBytes)));
+  static constexpr int32_t kSign = INT32_MIN, kOne = 0x3f800000;
+};
+
+template <>
+struct Simd<double> {
+  typedef double V __attribute__((vector_size(kVectorBytes)));
+  typedef int64_t I __attribute__((vector_size(kVectorBytes)));
+  static constexpr int64_t kSign = INT64_MIN, kOne = 0x3ff0000000000000;
+};
+
+template <class R>
+using Vec = typename Simd<R>::V;
+
+template <class R>
+constexpr int kWidth = kVectorBytes / sizeof(R);
+
+// Rows of the long side are handled in subtiles of two vectors: enough to hide latencies, few enough that
+// their accumulators stay in registers.
+template <class R>
+constexpr int kLanes = 2 * kWidth<R>;
+
+template <class R>
+INLINE Vec<R> load(const R* from) {
+  Vec<R> v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class R>
+INLINE void store(R* to, Vec<R> v) {
+  __builtin_memcpy(to, &v, sizeof v);
+}
+
+template <class R, size_t... L>
+INLINE Vec<R> splat(R s, std::index_sequence<L...>) {
+  return Vec<R>{((void)L, s)...};
+}
+
+template <class R>
+INLINE Vec<R> splat(R s) {
+  return splat<R>(s, std::make_index_sequence<kWidth<R>>());
+}
+
+template <class R>
+INLINE Vec<R> absolute(Vec<R> v) {
+  using I = typename Simd<R>::I;
+  return (Vec<R>)((I)v & ~Simd<R>::kSign);
+}
+
+// The smaller one; if v is NaN, v.
+template <class R>
+INLINE Vec<R> at_most(Vec<R> v, Vec<R> bound) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm512_maskz_min_ps(-1, (__m512)bound, (__m512)v);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm256_min_ps((__m256)bound, (__m256)v);
+#endif
+  return bound < v ? bound : v;
+}
+
+// A factor for sign(): the sign comes out as 0 or +-kSignUnit.
+template <class R>
+constexpr R kSignUnit = (LAPLACIANFORMER_VECTOR_BYTES == 32 && sizeof(R) == 4) ? R(2) : R(1);
+
+// kSignUnit * sign(x - y), with sign(0) = 0; the sign of NaN is anything.
+template <class R>
+INLINE Vec<R> sign(Vec<R> x, Vec<R> y) {
+  using I = typename Simd<R>::I;
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  // One instruction that maps classes of numbers to constants: zero to 0, negative to -1, positive to 1.
+  if constexpr (sizeof(R) == 4)
+    return (Vec<R>)_mm512_fixupimm_ps((__m512)x, (__m512)(x - y), _mm512_set1_epi32(0xA9A9A822), 0);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  // 0x40000000 is 2.0f, and its negative as an integer, 0xc0000000, is -2.0f.
+  if constexpr (sizeof(R) == 4)
+    return (Vec<R>)_mm256_sign_epi32(_mm256_set1_epi32(0x40000000), (__m256i)(x - y));
+#endif
+  return (Vec<R>)((I)(x > y) & Simd<R>::kOne) - (Vec<R>)((I)(x < y) & Simd<R>::kOne);
+}
+
+template <int H, class R, size_t... L>
+INLINE void exchange(Vec<R>& a, Vec<R>& b, std::index_sequence<L...>) {
+  constexpr int w = kWidth<R>;
+#ifdef __clang__
+  const Vec<R> low = __builtin_shufflevector(a, b, ((L & H) ? w + L - H : L)...);
+  const Vec<R> high = __builtin_shufflevector(a, b, ((L & H) ? w + L : L + H)...);
+#else
+  using I = typename Simd<R>::I;
+  const Vec<R> low = __builtin_shuffle(a, b, I{((L & H) ? w + L - H : L)...});
+  const Vec<R> high = __builtin_shuffle(a, b, I{((L & H) ? w + L : L + H)...});
+#endif
+  a = low;
+  b = high;
+}
+
+template <int H, class R>
+INLINE void transpose_from(Vec<R>* rows) {
+  if constexpr (H < kWidth<R>) {
+    for (int i = 0; i < kWidth<R>; ++i)
+      if (!(i & H)) exchange<H, R>(rows[i], rows[i + H], std::make_index_sequence<kWidth<R>>());
+    transpose_from<2 * H, R>(rows);
+  }
+}
+
+// A square block, in place: swaps the off-diagonal halves of each 2 x 2, 4 x 4, ... block.
+template <class R>
+INLINE void transpose(Vec<R>* rows) {
+  transpose_from<1, R>(rows);
+}
+
+}  // namespace
+}  // namespace laplacianformer

@@ -1,0 +1,58 @@
+// What one call asks for, in plain C++: the level files include this and nothing of torch.
+//
+// The mathematics is symmetric in x and y, so a kernel only knows a long side, whose rows fill the vector
+// lanes, and a short side, whose rows are read one scalar at a time. The caller decides which is which.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace laplacianformer {
+
+enum class Type { float32, float64, bfloat16, float16 };
+
+// A batch of row-major matrices: unit stride inside a row, any stride between rows, any offset a matrix.
+struct Rows {
+  void* data = nullptr;
+  const int64_t* offsets = nullptr;
+  int64_t stride = 0;
+};
+
+struct Task {
+  Type type;
+  int64_t batch, longs, shorts, width, value_width;
+  double scale;
+  // The long side is cut into `splits` ranges of `split_rows`, from the shape alone and never from the number
+  // of threads: each item (one range of one matrix) is summed by itself, then items are added in order.
+  int64_t splits, split_rows;
+  bool long_is_row;  // Kernel matrices are stored (long, short), or (short, long).
+
+  Rows longs_in, shorts_in;            // Features.
+  Rows long_values, short_values;      // For matmul; forward uses one of the two, backward both.
+  Rows kernel, kernel_grad;            // The kernel matrix and its gradient.
+  Rows long_out, long_value_out;       // Gradient of the long features; product or gradient with a row a long row.
+  void *short_sums, *short_value_sums; // (batch, splits, shorts, width or padded value_width): each item's share.
+
+  int64_t items() const { return batch * splits; }
+};
+
+// The same functions, compiled once for each instruction set.
+struct Level {
+  int64_t (*pad)(Type, int64_t width);  // To whole vectors.
+  size_t (*scratch_bytes)(const Task&);
+  void (*kernel_forward)(const Task&, int64_t item, void* scratch);
+  void (*kernel_backward)(const Task&, int64_t item, void* scratch);
+  void (*matmul_forward)(const Task&, int64_t item, void* scratch);
+  void (*matmul_backward)(const Task&, int64_t item, void* scratch);
+  // out = the sum of `shares` rows that lie `share` numbers apart, in order.
+  void (*add_shares)(Type, const void* sums, int64_t share, int64_t shares, int64_t width, void* out);
+  int64_t (*peak)(int64_t rounds, bool fused, double* result);
+};
+
+extern const Level level_baseline;
+#if defined(__x86_64__)
+extern const Level level_avx2;
+extern const Level level_avx512;
+#endif
+
+}  // namespace laplacianformer

@@ -1,0 +1,55 @@
+"""Builds the C++ kernels of the `cpu` backend where a compiler can, and installs without them where it can't.
+
+Everything else about the package is in pyproject.toml.
+"""
+
+import sys
+from glob import glob
+from pathlib import Path
+
+from setuptools import setup
+
+try:
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+except ImportError as error:
+    sys.exit(f"laplacianformer is built against torch, which can't be imported: {error}")
+
+# Beside the extension, for `ops.backends()` to say why there is none. Absent after a successful build.
+FAILURE = "build_failure.txt"
+# The oldest torch that the binary runs on.
+OLDEST_TORCH = 0x020A000000000000
+
+
+class OptionalBuild(BuildExtension):
+    """A build that may fail: it says why, once, and leaves the reason where the package finds it."""
+
+    def run(self) -> None:
+        path = Path(self.get_ext_fullpath(self.extensions[0].name))
+        failure = path.parent / FAILURE
+        failure.unlink(missing_ok=True)
+        try:
+            super().run()
+        except Exception as error:
+            path.unlink(missing_ok=True)  # An older build is not what this source says.
+            reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+            path.parent.mkdir(parents=True, exist_ok=True)
+            failure.write_text(f"{reason}\n")
+            print(
+                f"laplacianformer: the C++ kernels were not built, the package uses plain PyTorch instead: {reason}",
+                file=sys.stderr,
+            )
+
+
+setup(
+    ext_modules=[
+        CppExtension(
+            "laplacianformer._cpu",
+            sources=sorted(glob("csrc/*.cpp")),
+            depends=sorted(glob("csrc/*.h")),
+            py_limited_api=True,
+            extra_compile_args=["-O3", "-std=c++17", f"-DTORCH_TARGET_VERSION={OLDEST_TORCH:#018x}"],
+        )
+    ],
+    cmdclass={"build_ext": OptionalBuild},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

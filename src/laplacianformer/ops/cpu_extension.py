@@ -1,0 +1,74 @@
+"""The C++ extension of the `cpu` backend: whether it can be used, its instruction sets, and its calls."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_FOLDER = Path(__file__).parents[1]
+
+# Slowest first; the numbers of the C++ side. On other machines than x86-64, "baseline" is all there is.
+LEVELS = ("baseline", "avx2", "avx512")
+
+# One setting for the whole process; None is the best that the machine has.
+_forced: str | None = os.environ.get("LAPLACIANFORMER_CPU_LEVEL") or None
+
+
+@lru_cache(maxsize=1)
+def missing() -> str | None:
+    """Why the extension can't be used on this machine, or None if it can. Loads it on the first call."""
+    binaries = sorted(_FOLDER.glob("_cpu.*so")) + sorted(_FOLDER.glob("_cpu.*pyd"))
+    if not binaries:
+        failure = _FOLDER / "build_failure.txt"
+        reason = failure.read_text().strip() if failure.exists() else "no binary beside the package"
+        return f"the C++ extension is not built ({reason}); reinstall where a C++ compiler is found"
+    try:
+        torch.ops.load_library(str(binaries[0]))
+    except (OSError, RuntimeError) as error:
+        return f"the C++ extension {binaries[0].name} does not load: {error}"
+    return None
+
+
+def levels() -> tuple[str, ...]:
+    """The instruction sets that this machine has, slowest first."""
+    return LEVELS[: torch.ops.laplacianformer_cpu.best_level() + 1]
+
+
+def level() -> int:
+    """The instruction set in use: the best one, or the forced one."""
+    best: int = torch.ops.laplacianformer_cpu.best_level()
+    if _forced is None:
+        return best
+    if _forced not in LEVELS:
+        raise ValueError(f"LAPLACIANFORMER_CPU_LEVEL is {_forced!r}, expected one of {', '.join(LEVELS)}")
+    if LEVELS.index(_forced) > best:
+        raise RuntimeError(f"the instruction set {_forced!r} was asked for, this machine has {', '.join(levels())}")
+    return LEVELS.index(_forced)
+
+
+@contextmanager
+def use_level(name: str | None) -> Iterator[None]:
+    """Force one instruction set inside the block (None: the best)."""
+    global _forced
+    previous, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = previous
+
+
+def check(*tensors: Tensor) -> str | None:
+    """Why these tensors can't be taken: the one check of the ops of this backend."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            return f"it takes CPU tensors, got one on {tensor.device}"
+    return None
+
+
+def dense(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """With unit stride in the last dimension: as they are, or copied."""
+    return tuple(t if t.shape[-1] <= 1 or t.stride(-1) == 1 else t.contiguous() for t in tensors)

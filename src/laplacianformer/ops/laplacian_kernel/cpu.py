@@ -1,0 +1,19 @@
+"""The Laplacian kernel and its gradient in C++. The mathematics is in reference.py, the code in csrc/."""
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops.cpu_extension import check as check
+from laplacianformer.ops.cpu_extension import dense, level
+
+
+def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    out = torch.empty((*x.shape[:-1], y.shape[-2]), dtype=x.dtype)
+    torch.ops.laplacianformer_cpu.kernel_forward(*dense(x, y), out, scale, level())
+    return out
+
+
+def backward(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    dx, dy = (torch.empty(t.shape, dtype=t.dtype) for t in (x, y))
+    torch.ops.laplacianformer_cpu.kernel_backward(*dense(grad, x, y, out), dx, dy, scale, level())
+    return dx, dy

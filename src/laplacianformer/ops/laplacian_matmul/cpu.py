@@ -1,0 +1,19 @@
+"""laplacian_kernel(x, y) @ values and its gradient in C++, the kernel never larger than a block in the cache."""
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops.cpu_extension import check as check
+from laplacianformer.ops.cpu_extension import dense, level
+
+
+def forward(x: Tensor, y: Tensor, values: Tensor, scale: float) -> Tensor:
+    out = torch.empty((*x.shape[:-1], values.shape[-1]), dtype=x.dtype)
+    torch.ops.laplacianformer_cpu.matmul_forward(*dense(x, y, values), out, scale, level())
+    return out
+
+
+def backward(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dy, dvalues = (torch.empty(t.shape, dtype=t.dtype) for t in (x, y, values))
+    torch.ops.laplacianformer_cpu.matmul_backward(*dense(grad, x, y, values), dx, dy, dvalues, scale, level())
+    return dx, dy, dvalues
