@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from laplacianformer import LaplacianFormer
 
 RESULTS = Path(__file__).parent.parent / "results" / "decisions"
-SEEDS = (0, 1, 2)
 STEPS = (2, 4, 6, 8, 12, 20)
 # 49 landmarks on the 16 x 16 and 8 x 8 grids of this model: sqrt(m) = 7.
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -44,9 +43,12 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train what is missing")
     run.add_argument("--data", type=Path, required=True, help="CIFAR-10 as an image folder")
-    run.add_argument("--images", type=int, default=20_000, help="training images (default: %(default)s)")
-    run.add_argument("--epochs", type=int, default=6, help="(default: %(default)s)")
+    run.add_argument("--images", type=int, default=10_000, help="training images (default: %(default)s)")
+    run.add_argument("--epochs", type=int, default=5, help="(default: %(default)s)")
     run.add_argument("--batch", type=int, default=128, help="(default: %(default)s)")
+    run.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2], help="one process a seed may run (default: 0 1 2)"
+    )
     run.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
     commands.add_parser("report", help="plot and table from results/decisions/runs.csv")
     arguments = parser.parse_args()
@@ -62,7 +64,7 @@ def main() -> None:
 def sweep(arguments: argparse.Namespace) -> None:
     path = RESULTS / "runs.csv"
     data = load(arguments.data, arguments.images)
-    for seed in SEEDS:
+    for seed in arguments.seeds:
         for question, setting in SETTINGS:
             key = (question, json.dumps(setting), str(seed))
             if key in finished(path):
