@@ -35,8 +35,9 @@ def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -
     grad_x = grad.to(a.dtype)
     grad_a = torch.zeros_like(a)
     for x in reversed(iterates):
-        grad_a -= x.mT @ grad_x @ x.mT
-        grad_x = 2 * grad_x - grad_x @ (a @ x).mT - (x @ a).mT @ grad_x
+        left, right = x.mT @ grad_x, grad_x @ x.mT
+        grad_a -= left @ x.mT
+        grad_x = 2 * grad_x - right @ a.mT - a.mT @ left
     return (grad_a + _first_adjoint(grad_x, a, start)).to(w.dtype)
 
 

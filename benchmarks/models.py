@@ -1,0 +1,162 @@
+"""What the attention and the models cost on this machine: time in interleaved rounds, and peak memory.
+
+    python benchmarks/models.py attention     one layer against softmax attention, by number of tokens
+    python benchmarks/models.py backbones     laplacianformer_tiny against others at 224, 448 and 896 pixels
+    python benchmarks/models.py resolution    peak memory of laplacianformer_tiny at 400 x 667 and 800 x 1333
+
+Each writes a CSV and, where it says something, a plot to results/models/. Rivals have the same number of threads.
+`floor` is laplacianformer_tiny with the global branch taken out: projections, local branch and MLPs only.
+"""
+
+import argparse
+import csv
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from measure import Call, in_child, interleaved, peak_memory, ratio
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from laplacianformer import LaplacianAttention, SoftmaxAttention
+from laplacianformer.attention import GridAttention
+
+RESULTS = Path(__file__).parent.parent / "results" / "models"
+TOKEN_SIDES = (28, 56, 112, 224)
+IMAGE_SIZES = (224, 448, 896)
+
+Row = dict[str, Any]
+# Labels of the rows, what builds each call, and which of them the others are divided by.
+Comparison = tuple[Row, dict[str, Callable[[], Call]], str]
+
+
+class LocalOnly(GridAttention):
+    """The global branch taken out."""
+
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: tuple[int, int]) -> Tensor:
+        return v_bhnd
+
+
+BACKBONES: dict[str, Callable[[int], nn.Module]] = {
+    "laplacianformer_tiny": lambda size: timm.create_model("laplacianformer_tiny"),
+    "floor": lambda size: timm.create_model("laplacianformer_tiny", attention=LocalOnly),
+    "pvt_v2_b1": lambda size: timm.create_model("pvt_v2_b1"),
+    "swin_tiny": lambda size: timm.create_model("swin_tiny_patch4_window7_224", img_size=size),
+    "deit_small": lambda size: timm.create_model("deit_small_patch16_224", img_size=size),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="at least, a comparison (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/models)")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for labels, builders, base in PARTS[arguments.part]():
+        rows += [labels | row | provenance() for row in compare(builders, base, arguments)]
+        write(rows, arguments.output / f"{arguments.part}.csv")
+    show(rows)
+
+
+def attention() -> Iterator[Comparison]:
+    """Both layers with the same projections, positions and local branch: 2 heads of 32, batch 1."""
+    for side in TOKEN_SIDES:
+        for training in (False, True):
+
+            def build(layer: type[GridAttention], side: int = side, training: bool = training) -> Call:
+                module = layer(64, 2).train(training)
+                tokens = torch.randn(1, side * side, 64)
+                return run(lambda: module(tokens, (side, side)), training)
+
+            builders = {"laplacian": partial(build, LaplacianAttention), "softmax": partial(build, SoftmaxAttention)}
+            yield {"tokens": side * side, "training": training}, builders, "softmax"
+
+
+def backbones() -> Iterator[Comparison]:
+    for size in IMAGE_SIZES:
+        for batch in (1, 4):
+            for training in (False, True):
+                builders = {name: partial(build_model, name, (size, size), batch, training) for name in BACKBONES}
+                yield {"size": size, "batch": batch, "training": training}, builders, "floor"
+
+
+def resolution() -> Iterator[Comparison]:
+    for training in (False, True):
+        for size in ((400, 667), (800, 1333)):
+            builders = {"laplacianformer_tiny": partial(build_model, "laplacianformer_tiny", size, 1, training)}
+            labels = {"height": size[0], "width": size[1], "training": training}
+            yield labels, builders, "laplacianformer_tiny"
+
+
+PARTS: dict[str, Callable[[], Iterator[Comparison]]] = {
+    "attention": attention,
+    "backbones": backbones,
+    "resolution": resolution,
+}
+
+
+def build_model(name: str, size: tuple[int, int], batch: int, training: bool) -> Call:
+    model = BACKBONES[name](size[0]).train(training)
+    images = torch.randn(batch, 3, *size)
+    return run(lambda: model(images), training)
+
+
+def run(forward: Call, training: bool) -> Call:
+    """Inference, or forward and backward."""
+    if training:
+        return lambda: forward().sum().backward()
+    return torch.inference_mode()(forward)
+
+
+def compare(builders: dict[str, Callable[[], Call]], base: str, arguments: argparse.Namespace) -> Iterator[Row]:
+    """Everything in forked processes: this one never starts threads, so that forking stays safe."""
+
+    def peak(build: Callable[[], Call]) -> float:
+        torch.set_num_threads(arguments.threads)
+        return peak_memory(build())
+
+    def times_of_all() -> dict[str, list[float]]:
+        torch.set_num_threads(arguments.threads)
+        return interleaved({name: build() for name, build in builders.items()}, seconds=arguments.seconds)
+
+    memory = {name: in_child(partial(peak, build)) for name, build in builders.items()}
+    times = in_child(times_of_all)
+    for name in builders:
+        yield {
+            "name": name,
+            "milliseconds": round(statistics.median(times[name]), 3),
+            "base": base,
+            "over_base": round(ratio(times, name, base), 3),
+            "rounds": len(times[name]),
+            "peak_megabytes": round(memory[name], 1),
+        }
+
+
+def write(rows: list[Row], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def show(rows: list[Row]) -> None:
+    table = Table(title=f"{rows[0]['machine']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}")
+    columns = [column for column in rows[0] if column not in provenance()]
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in columns))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
