@@ -43,9 +43,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train what is missing")
     run.add_argument("--data", type=Path, required=True, help="CIFAR-10 as an image folder")
-    run.add_argument("--images", type=int, default=10_000, help="training images (default: %(default)s)")
-    run.add_argument("--epochs", type=int, default=5, help="(default: %(default)s)")
-    run.add_argument("--batch", type=int, default=128, help="(default: %(default)s)")
+    run.add_argument("--images", type=int, default=8_000, help="training images (default: %(default)s)")
+    run.add_argument("--epochs", type=int, default=4, help="(default: %(default)s)")
+    run.add_argument("--batch", type=int, default=64, help="(default: %(default)s)")
     run.add_argument(
         "--seeds", type=int, nargs="+", default=[0, 1, 2], help="one process a seed may run (default: 0 1 2)"
     )
@@ -111,7 +111,7 @@ def small_model(setting: dict[str, Any]) -> LaplacianFormer:
         depths=(1, 1, 1),
         embed_dims=(32, 64, 128),
         num_heads=(1, 2, 4),
-        mlp_ratios=(4, 4, 4),
+        mlp_ratios=(2, 2, 2),
         stem_kernel=3,
         stem_stride=2,
         num_classes=10,
