@@ -113,5 +113,5 @@ def _(w_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
 
 @register_flop_formula(torch.ops.laplacianformer.newton_schulz_backward)
 def _(grad_shape: Any, w_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
-    """Two products a step to recompute the iterates, and six for its adjoint."""
-    return 16 * iterations * torch.Size(w_shape).numel() * w_shape[-1]
+    """Two products to recompute each iterate but the first, and six for the adjoint of each step."""
+    return (16 * iterations - 4) * torch.Size(w_shape).numel() * w_shape[-1]
