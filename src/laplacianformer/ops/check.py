@@ -52,7 +52,8 @@ def number(op: str, **named: float) -> None:
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
-        if not math.isfinite(value):
+        # Not math.isfinite: torch.compile can't trace it when it makes the number an input of the graph.
+        if not -math.inf < value < math.inf:
             raise ValueError(f"{op}: {name} must be finite, got {value}")
 
 

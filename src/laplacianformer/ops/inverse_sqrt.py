@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops import check
-from laplacianformer.ops.precision import accumulation_dtype, under_autocast
+from laplacianformer.ops.precision import accumulation_dtype, under_autocast, without_autocast
 
 
 def inverse_sqrt(w: Tensor, eps: float) -> Tensor:
@@ -33,9 +33,20 @@ def _inverse_sqrt(w: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     finite = w.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
     safe = torch.where(finite, w, 0).to(accumulation_dtype(w.dtype))
     values, vectors = torch.linalg.eigh(safe)
-    roots = (values.clamp(min=0) + eps).sqrt()
-    out = vectors / roots[..., None, :] @ vectors.mT
-    return torch.where(finite, out, torch.nan).to(w.dtype), roots, vectors.contiguous()
+    roots = torch.where(finite[..., 0], (values.clamp(min=0) + eps).sqrt(), torch.nan)
+    with without_autocast(w.device):
+        out = vectors / roots[..., None, :] @ vectors.mT
+    return out.to(w.dtype), roots, vectors.contiguous()
+
+
+@torch.library.custom_op("laplacianformer::inverse_sqrt_backward", mutates_args=())
+def _inverse_sqrt_backward(grad: Tensor, roots: Tensor, vectors: Tensor) -> Tensor:
+    """Daleckii and Krein: (f(a) - f(b)) / (a - b) = -1 / (sqrt(ab) (sqrt(a) + sqrt(b))) has no pole at a = b."""
+    rows, columns = roots[..., :, None], roots[..., None, :]
+    slopes = -1 / (rows * columns * (rows + columns))
+    with without_autocast(grad.device):
+        inner = vectors.mT @ grad.to(vectors.dtype) @ vectors
+        return (vectors @ (slopes * inner) @ vectors.mT).to(grad.dtype)
 
 
 @_inverse_sqrt.register_fake
@@ -44,20 +55,24 @@ def _(w: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     return w.new_empty(w.shape), w.new_empty(w.shape[:-1], dtype=dtype), w.new_empty(w.shape, dtype=dtype)
 
 
+@_inverse_sqrt_backward.register_fake
+def _(grad: Tensor, roots: Tensor, vectors: Tensor) -> Tensor:
+    return grad.new_empty(grad.shape)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     _, roots, vectors = output
-    ctx.dtype = inputs[0].dtype
     ctx.mark_non_differentiable(roots, vectors)
     ctx.save_for_backward(roots, vectors)
 
 
 def _differentiate(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor, None]:
-    """Daleckii and Krein: (f(a) - f(b)) / (a - b) = -1 / (sqrt(ab) (sqrt(a) + sqrt(b))) has no pole at a = b."""
-    roots, vectors = ctx.saved_tensors
-    rows, columns = roots[..., :, None], roots[..., None, :]
-    slopes = -1 / (rows * columns * (rows + columns))
-    inner = vectors.mT @ grad.to(vectors.dtype) @ vectors
-    return (vectors @ (slopes * inner) @ vectors.mT).to(ctx.dtype), None
+    return _inverse_sqrt_backward(grad, *ctx.saved_tensors), None
+
+
+def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError("inverse_sqrt has first derivatives only: its gradient can't be differentiated again")
 
 
 _inverse_sqrt.register_autograd(_differentiate, setup_context=_save)
+_inverse_sqrt_backward.register_autograd(_refuse_second_derivative)

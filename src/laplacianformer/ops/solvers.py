@@ -1,7 +1,10 @@
-"""Solvers other than Newton-Schulz, each matrix on its own. Plain PyTorch, differentiable by autograd."""
+"""Solvers other than Newton-Schulz, each matrix on its own, in plain PyTorch."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import accumulation_dtype, promote, under_autocast, without_autocast
@@ -17,23 +20,55 @@ def conjugate_gradient(w: Tensor, rhs: Tensor, iterations: int, eps: float) -> T
         eps: added to the diagonal.
 
     Returns:
-        (..., m, v), in the wider dtype (float32 under autocast). O(iterations m^2 v).
+        (..., m, v), in the wider dtype (float32 under autocast). O(iterations m^2 v). The gradient is that of
+        the solution, by as many steps again: right at convergence.
     """
     check.iterations("conjugate_gradient", iterations)
     w, rhs, dtype = _system("conjugate_gradient", w, rhs, eps)
-    with without_autocast(w.device):
-        a = _add_to_diagonal(w, eps)
-        x = torch.zeros_like(rhs)
+    return _conjugate_gradient(_add_to_diagonal(w, eps), rhs, iterations).to(dtype)
+
+
+@torch.library.custom_op("laplacianformer::conjugate_gradient", mutates_args=())
+def _conjugate_gradient(a: Tensor, rhs: Tensor, iterations: int) -> Tensor:
+    with without_autocast(a.device):
+        x = rhs.new_zeros(rhs.shape)
         direction = residual = rhs
         energy = residual.square().sum(-2, keepdim=True)
         for _ in range(iterations):
             image = a @ direction
             step = _ratio(energy, (direction * image).sum(-2, keepdim=True))
-            x = x + step * direction
+            x += step * direction
             residual = residual - step * image
             previous, energy = energy, residual.square().sum(-2, keepdim=True)
             direction = residual + _ratio(energy, previous) * direction
-    return x.to(dtype)
+    return x
+
+
+@_conjugate_gradient.register_fake
+def _(a: Tensor, rhs: Tensor, iterations: int) -> Tensor:
+    return rhs.new_empty(rhs.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, _, ctx.iterations = inputs
+    ctx.save_for_backward(a, output)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    # Not through the steps: their gradient divides by residuals, which are zero or noise after convergence.
+    a, x = ctx.saved_tensors
+    drhs = _conjugate_gradient(a, grad, ctx.iterations)
+    with without_autocast(a.device):
+        return -drhs @ x.mT, drhs, None
+
+
+_conjugate_gradient.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.laplacianformer.conjugate_gradient)
+def _(a_shape: Any, rhs_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
+    """One matrix product a step."""
+    return 2 * iterations * torch.Size(a_shape).numel() * rhs_shape[-1]
 
 
 def ridge_solve(w: Tensor, rhs: Tensor, eps: float) -> Tensor:
@@ -96,6 +131,5 @@ def _cholesky(a: Tensor, rhs: Tensor) -> Tensor:
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """0 where the denominator is 0, in the gradient too: there the column has converged."""
-    zero = denominator == 0
-    return torch.where(zero, 0, numerator / torch.where(zero, 1, denominator))
+    """0 where the denominator is 0: there the column has converged."""
+    return torch.where(denominator == 0, 0, numerator / denominator)

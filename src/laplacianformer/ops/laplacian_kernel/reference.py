@@ -25,7 +25,7 @@ def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
 
 def backward(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     grad_bnm, x_bnd, y_bmd, out_bnm = as_matrices(grad, x, y, out)
-    dx, dy = torch.zeros_like(x_bnd), torch.zeros_like(y_bmd)
+    dx, dy = x_bnd.new_zeros(x_bnd.shape), y_bmd.new_zeros(y_bmd.shape)
     for batch, rows, columns in tiles(x_bnd, y_bmd, width=x.shape[-1]):
         weights = grad_bnm[batch, rows, columns] * out_bnm[batch, rows, columns] / -scale
         add_sign_products(weights, x_bnd[batch, rows], y_bmd[batch, columns], dx[batch, rows], dy[batch, columns])

@@ -1,6 +1,5 @@
 """laplacian_kernel(x, y) @ values tile by tile, and its gradient by recomputation, in plain PyTorch."""
 
-import torch
 from torch import Tensor
 
 from laplacianformer.ops.laplacian_kernel.reference import add_sign_products, as_matrices, tiles
@@ -22,7 +21,7 @@ def forward(x: Tensor, y: Tensor, values: Tensor, scale: float) -> Tensor:
 
 def backward(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     grad_bnv, x_bnd, y_bmd, values_bmv = as_matrices(grad, x, y, values)
-    dx, dy, dvalues = map(torch.zeros_like, (x_bnd, y_bmd, values_bmv))
+    dx, dy, dvalues = (t.new_zeros(t.shape) for t in (x_bnd, y_bmd, values_bmv))
     for batch, rows, columns in tiles(x_bnd, y_bmd, width=x.shape[-1]):
         x_tile, y_tile, grad_tile = x_bnd[batch, rows], y_bmd[batch, columns], grad_bnv[batch, rows]
         weights = kernel(x_tile, y_tile, scale)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import register_flop_formula
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.newton_schulz import reference
-from laplacianformer.ops.precision import under_autocast
+from laplacianformer.ops.precision import accumulation_dtype, under_autocast, without_autocast
 
 Start = Literal["transpose", "identity"]
 Gradient = Literal["exact", "implicit"]
@@ -91,7 +91,9 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
     if ctx.gradient == "exact":
         dw = _inverse_backward(grad, saved, ctx.iterations, ctx.eps, ctx.start, ctx.backend)
     else:
-        dw = -(saved.mT @ grad @ saved.mT)
+        x = saved.mT.to(accumulation_dtype(saved.dtype))
+        with without_autocast(x.device):
+            dw = -(x @ grad.to(x.dtype) @ x).to(saved.dtype)
     return dw, None, None, None, None, None
 
 

@@ -22,7 +22,7 @@ def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     x = _first(a, start)
     for _ in range(iterations):
         x = _step(a, x)
-    return x.to(w.dtype)
+    return x.to(w.dtype).contiguous()
 
 
 def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
@@ -38,7 +38,7 @@ def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -
         left, right = x.mT @ grad_x, grad_x @ x.mT
         grad_a -= left @ x.mT
         grad_x = 2 * grad_x - right @ a.mT - a.mT @ left
-    return (grad_a + _first_adjoint(grad_x, a, start)).to(w.dtype)
+    return (grad_a + _first_adjoint(grad_x, a, start)).to(w.dtype).contiguous()
 
 
 def residuals(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:

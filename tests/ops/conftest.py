@@ -1,0 +1,30 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from laplacianformer import ops
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=[name for name, missing in ops.backends().items() if missing is None])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every backend that can run on this machine."""
+    return request.param
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """torch.empty is filled with NaN, so that an element that is never written shows."""
+    algorithms = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
+    torch.utils.deterministic.fill_uninitialized_memory = fill

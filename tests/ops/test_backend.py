@@ -1,0 +1,101 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from laplacianformer import ops
+from laplacianformer.ops import backend as choice
+
+X = torch.zeros(1, 2, 3)
+CALLS = {
+    "laplacian_kernel": lambda **kwargs: ops.laplacian_kernel(X, X, 4.0, **kwargs),
+    "laplacian_matmul": lambda **kwargs: ops.laplacian_matmul(X, X, X, 4.0, **kwargs),
+    "newton_schulz": lambda **kwargs: ops.newton_schulz(torch.eye(3), **kwargs),
+}
+each_op = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+@pytest.fixture
+def broken_backend(monkeypatch):
+    """One more backend, first in line, that can't run on this machine."""
+    broken = {"broken": lambda: "it needs a quantum computer", **choice._MISSING}
+    monkeypatch.setattr(choice, "_MISSING", broken)
+    return "broken"
+
+
+def test_the_reference_is_always_there_and_the_last_choice():
+    assert list(ops.backends())[-1] == "reference"
+    assert ops.backends()["reference"] is None
+    assert all(reason is None or reason for reason in ops.backends().values())
+
+
+@each_op
+@pytest.mark.parametrize("name", ["cuda-magic", "", "Reference"])
+def test_an_unknown_backend_is_refused_with_the_known_ones(call, name):
+    with pytest.raises(ValueError, match=f"unknown backend '{name}'.*reference"):
+        call(backend=name)
+    with pytest.raises(ValueError, match=f"unknown backend '{name}'.*reference"), ops.use_backend(name):
+        pass
+
+
+@each_op
+def test_a_forced_backend_that_cannot_run_raises_with_its_reason(call, broken_backend):
+    assert ops.backends()["broken"] == "it needs a quantum computer"
+    with pytest.raises(RuntimeError, match=r"'broken'.*it needs a quantum computer"):
+        call(backend="broken")
+    with ops.use_backend("broken"), pytest.raises(RuntimeError, match=r"'broken'.*it needs a quantum computer"):
+        call()
+
+
+@each_op
+def test_the_automatic_choice_passes_over_a_backend_that_cannot_run(call, broken_backend):
+    assert call().isfinite().all()
+
+
+@each_op
+def test_the_argument_wins_over_the_context_and_the_inner_context_over_the_outer(call, broken_backend):
+    with ops.use_backend("broken"):
+        assert call(backend="reference").isfinite().all()
+        with ops.use_backend("reference"):
+            assert call().isfinite().all()
+        with ops.use_backend(None):
+            assert call().isfinite().all()
+        with pytest.raises(RuntimeError, match="broken"):
+            call()
+    assert call().isfinite().all()
+
+
+@each_op
+def test_the_context_ends_with_an_error_too(call, broken_backend):
+    with pytest.raises(KeyError), ops.use_backend("broken"):
+        raise KeyError
+    assert call().isfinite().all()
+
+
+def test_gradient_runs_on_the_backend_of_its_forward(broken_backend):
+    x = torch.randn(3, 2, requires_grad=True)
+    with ops.use_backend("reference"):
+        out = ops.laplacian_kernel(x, x.detach() + 1, 4.0)
+    with ops.use_backend("broken"):
+        out.sum().backward()
+    assert (x.grad != 0).any()
+
+
+def test_the_environment_variable_forces_a_backend_on_the_process_and_the_argument_wins_over_it():
+    program = (
+        "import torch\n"
+        "from laplacianformer import ops\n"
+        "x = torch.zeros(2, 3)\n"
+        "try: ops.laplacian_kernel(x, x, 4.0)\n"
+        "except ValueError as error: print(error)\n"
+        "ops.laplacian_kernel(x, x, 4.0, backend='reference')\n"
+        "with ops.use_backend(None): ops.laplacian_kernel(x, x, 4.0)\n"
+        "print('done')\n"
+    )
+    environment = {**os.environ, "LAPLACIANFORMER_BACKEND": "fast", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    error, done = run.stdout.splitlines()
+    assert error.startswith("unknown backend 'fast' (argument, use_backend or LAPLACIANFORMER_BACKEND)")
+    assert done == "done"
