@@ -27,10 +27,13 @@ from laplacianformer import LaplacianFormer
 
 RESULTS = Path(__file__).parent.parent / "results" / "decisions"
 STEPS = (2, 4, 6, 8, 12, 20)
+# The first is the default: gain 1, W among keys, 6 steps. Every other setting changes one or two things of it.
 # 49 landmarks on the 16 x 16 and 8 x 8 grids of this model: sqrt(m) = 7.
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    *(("gain", {"gain": gain}) for gain in (0.5, 1.0, 7.0, "learned")),
-    *(("steps", {"gram": gram, "iterations": steps}) for steps in STEPS for gram in ("keys", "cross")),
+    ("steps", {"gram": "keys", "iterations": 6}),
+    *(("gain", {"gain": gain}) for gain in (0.5, 7.0, "learned")),
+    *(("steps", {"gram": "keys", "iterations": steps}) for steps in STEPS if steps != 6),
+    *(("steps", {"gram": "cross", "iterations": steps}) for steps in STEPS),
     ("solver", {"gram": "keys", "solver": "cholesky"}),
     ("solver", {"gram": "cross", "solver": "cholesky"}),
 ]
@@ -43,7 +46,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train what is missing")
     run.add_argument("--data", type=Path, required=True, help="CIFAR-10 as an image folder")
-    run.add_argument("--images", type=int, default=8_000, help="training images (default: %(default)s)")
+    run.add_argument("--images", type=int, default=6_000, help="training images (default: %(default)s)")
     run.add_argument("--epochs", type=int, default=4, help="(default: %(default)s)")
     run.add_argument("--batch", type=int, default=64, help="(default: %(default)s)")
     run.add_argument(

@@ -14,6 +14,7 @@ from rich.table import Table
 matplotlib.use("agg")
 from matplotlib import pyplot
 
+DEFAULT = json.dumps({"gram": "keys", "iterations": 6})
 COLOURS = {"keys": "#0072B2", "cross": "#D55E00"}  # colour-blind safe
 
 Groups = dict[tuple[str, str], list[dict[str, Any]]]
@@ -67,6 +68,7 @@ def write_summary(groups: Groups, path: Path) -> None:
 def draw(groups: Groups, path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
     gains = [(json.loads(setting)["gain"], rows) for (question, setting), rows in groups.items() if question == "gain"]
+    gains.insert(1, (1.0, groups["steps", DEFAULT]))
     for place, (_, rows) in enumerate(gains):
         mean, deviation = accuracies(rows)
         left.errorbar(place, mean, deviation, fmt="o", color=COLOURS["keys"], capsize=4)
