@@ -133,7 +133,7 @@ class LaplacianAttention(GridAttention):
         cells, device = self.cells(size), q_bhnd.device
         rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)
         q, k = self.rotate(q_bhnd, rows, columns), self.rotate(k_bhnd, rows, columns)
-        if cells == size and self.landmark_filter is None:
+        if cells == tuple(size) and self.landmark_filter is None:
             return q, k, q, k
         rows, columns = (cell_centres(*lengths, device=device) for lengths in zip(size, cells, strict=True))
         km = self.rotate(self.pool_heads(k_bhnd, size), rows, columns)
