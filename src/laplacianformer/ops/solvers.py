@@ -23,16 +23,22 @@ def conjugate_gradient(w: Tensor, rhs: Tensor, iterations: int, eps: float) -> T
     w, rhs, dtype = _system("conjugate_gradient", w, rhs, eps)
     with without_autocast(w.device):
         a = _add_to_diagonal(w, eps)
+        # Columns of size one: no square can underflow, and convergence is one number for all of them.
+        size = rhs.detach().abs().sum(-2, keepdim=True)
+        size = torch.where(size == 0, 1, size)
+        converged = torch.finfo(rhs.dtype).eps ** 2
         x = torch.zeros_like(rhs)
-        direction = residual = rhs
+        direction = residual = rhs / size
         energy = residual.square().sum(-2, keepdim=True)
         for _ in range(iterations):
+            still = energy <= converged
             image = a @ direction
-            step = _ratio(energy, (direction * image).sum(-2, keepdim=True))
+            step = _ratio(energy, (direction * image).sum(-2, keepdim=True), still)
             x = x + step * direction
             residual = residual - step * image
             previous, energy = energy, residual.square().sum(-2, keepdim=True)
-            direction = residual + _ratio(energy, previous) * direction
+            direction = residual + _ratio(energy, previous, still) * direction
+        x = x * size
     return x.to(dtype)
 
 
@@ -95,7 +101,7 @@ def _cholesky(a: Tensor, rhs: Tensor) -> Tensor:
     return torch.where((info == 0)[..., None, None], x, torch.nan)
 
 
-def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """0 where the denominator is 0, in the gradient too: there the column has converged."""
-    zero = denominator == 0
+def _ratio(numerator: Tensor, denominator: Tensor, still: Tensor) -> Tensor:
+    """0 in columns that stand still or have nothing to divide by, in the gradient too."""
+    zero = still | (denominator == 0)
     return torch.where(zero, 0, numerator / torch.where(zero, 1, denominator))
