@@ -196,8 +196,9 @@ class LaplacianAttention(GridAttention):
 
         Nothing is updated: the running variance is read, not changed, also in training mode.
         """
+        projected = self.project(x, size)
         with without_autocast(x.device):
-            q, k, v = _in_float32(*self.project(x, size))
+            q, k, v = _in_float32(*projected)
             q, k, qm, km = self.place(q, k, size)
             c, w = self.kernel(q, km), self.kernel(qm, km)
             z = self.injective_map(c, self.whitening.factor(c, self.cells(size), update=False))
