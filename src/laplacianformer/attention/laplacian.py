@@ -134,7 +134,7 @@ class LaplacianAttention(GridAttention):
         rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)
         q, k = self.rotate(q_bhnd, rows, columns), self.rotate(k_bhnd, rows, columns)
         if cells == tuple(size) and self.landmark_filter is None:
-            return q, k, q, k
+            return q, k, q if self.gram == "cross" else k, k
         rows, columns = (cell_centres(*lengths, device=device) for lengths in zip(size, cells, strict=True))
         km = self.rotate(self.pool_heads(k_bhnd, size), rows, columns)
         qm = self.rotate(self.pool_heads(q_bhnd, size), rows, columns) if self.gram == "cross" else km
