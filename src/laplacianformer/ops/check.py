@@ -52,7 +52,8 @@ def number(op: str, **named: float) -> None:
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
-        if not math.isfinite(value):
+        # Not math.isfinite, which torch.compile can't trace for a float that it made dynamic.
+        if not -math.inf < value < math.inf:
             raise ValueError(f"{op}: {name} must be finite, got {value}")
 
 
