@@ -88,7 +88,11 @@ class LaplacianAttention(GridAttention):
         if grid is not None and ratio is not None:
             raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
         for key, value in (("grid", grid), ("ratio", ratio)):
-            if value is not None and value < 1:
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name}: {key} must be an integer or None, got {type(value).__name__}")
+            if value < 1:
                 raise ValueError(f"{name}: {key} must be at least 1, got {value}")
 
         self.scale, self.grid, self.ratio = float(scale), grid, ratio
