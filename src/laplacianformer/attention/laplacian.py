@@ -88,7 +88,11 @@ class LaplacianAttention(GridAttention):
         if grid is not None and ratio is not None:
             raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
         for key, value in (("grid", grid), ("ratio", ratio)):
-            if value is not None and value < 1:
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name}: {key} must be an integer or None, got {type(value).__name__}")
+            if value < 1:
                 raise ValueError(f"{name}: {key} must be at least 1, got {value}")
 
         self.scale, self.grid, self.ratio = float(scale), grid, ratio
@@ -133,7 +137,7 @@ class LaplacianAttention(GridAttention):
         cells, device = self.cells(size), q_bhnd.device
         rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)
         q, k = self.rotate(q_bhnd, rows, columns), self.rotate(k_bhnd, rows, columns)
-        if cells == size and self.landmark_filter is None:
+        if cells == tuple(size) and self.landmark_filter is None:
             return q, k, (q if self.gram == "cross" else k), k
         rows, columns = (cell_centres(*lengths, device=device) for lengths in zip(size, cells, strict=True))
         km = self.rotate(self.pool_heads(k_bhnd, size), rows, columns)
@@ -200,8 +204,9 @@ class LaplacianAttention(GridAttention):
 
         Nothing is updated: the running variance is read, not changed, also in training mode.
         """
+        projected = self.project(x, size)
         with without_autocast(x.device):
-            q, k, v = _in_float32(*self.project(x, size))
+            q, k, v = _in_float32(*projected)
             q, k, qm, km = self.place(q, k, size)
             c, w = self.kernel(q, km), self.kernel(qm, km)
             z = self.injective_map(c, self.whitening.factor(c, self.cells(size), update=False))

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from laplacianformer.ops.precision import accumulation_dtype
+
 # Wavelengths from 2 pi tokens to 2 pi * 100 tokens: the extent of a feature map, not of a text.
 THETA = 100.0
 
@@ -20,7 +22,9 @@ def rotate(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         (..., H * W, d): every pair of channels keeps its length.
     """
     quarter = x.shape[-1] // 4
-    frequencies = THETA ** (-torch.arange(quarter, device=x.device, dtype=torch.float32) / quarter)
+    dtype = accumulation_dtype(x.dtype)
+    rows, columns = rows.to(dtype), columns.to(dtype)
+    frequencies = THETA ** (-torch.arange(quarter, device=x.device, dtype=dtype) / quarter)
     height, width = rows.shape[0], columns.shape[0]
     angles = torch.cat(
         [

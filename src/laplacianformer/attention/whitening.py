@@ -73,7 +73,8 @@ class Whitening(nn.Module):
             if update and not _paused:
                 self.update(variance, cells)
         elif self.kind == "instance":
-            variance = c_bhnm.var(-2, correction=0)
+            # var warns about an empty batch; its sum is as empty.
+            variance = c_bhnm.var(-2, correction=0) if c_bhnm.shape[0] > 0 else c_bhnm.sum(-2)
         else:
             centred = c_bhnm - c_bhnm.mean(-2, keepdim=True)
             return inverse_sqrt(centred.mT @ centred / centred.shape[-2], self.eps)

@@ -1,0 +1,107 @@
+"""Cost is linear in the tokens: operations and bytes are counted, not seconds."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from laplacianformer import LaplacianAttention, SoftmaxAttention
+from laplacianformer.attention import GridAttention
+
+# Tokens of N, 2 N and 4 N; the first is large enough for what does not grow with N to be small.
+SIZES = [(32, 32), (32, 64), (64, 64)]
+LINEAR: list[dict[str, Any]] = [
+    {},
+    {"whitening": "instance"},
+    {"whitening": "full"},
+    {"whitening": None},
+    {"solver": "cholesky", "gram": "cross"},
+    {"kernel": "gaussian", "landmarks": "conv"},
+]
+
+
+def flops(step: Callable[[], Any]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops()
+
+
+def peak_bytes(step: Callable[[], Any]) -> int:
+    """The most that was allocated at a time, inside of ops too, beyond what was there before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
+    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    current = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        current += event.nbytes()
+        peak = max(peak, current)
+    return peak
+
+
+def costs(layer: GridAttention, measure: Callable[[Callable[[], Any]], int], backward: bool) -> list[int]:
+    device = "meta" if measure is flops else "cpu"  # operations are counted from shapes alone
+    layer, found = copy.deepcopy(layer).to(device), []
+    for size in SIZES:
+        x = torch.randn(1, size[0] * size[1], layer.dim, device=device, requires_grad=backward)
+
+        def step(x: torch.Tensor = x, size: tuple[int, int] = size) -> None:
+            with torch.set_grad_enabled(backward):
+                out = layer(x, size)
+            if backward:
+                out.sum().backward()
+
+        found.append(measure(step))
+    return found
+
+
+def is_linear(cost: list[int], tolerance: float) -> bool:
+    """A fixed part and a part that grows as N: the second doubling adds twice what the first added, or less."""
+    first, second = cost[1] - cost[0], cost[2] - cost[1]
+    return first > 0 and second <= 2 * first * (1 + tolerance) and cost[2] <= 4 * cost[0] * (1 + tolerance)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "forward and backward"])
+@pytest.mark.parametrize("options", LINEAR, ids=str)
+def test_operations_are_linear_in_the_tokens(options: dict[str, Any], backward: bool, training: bool) -> None:
+    layer = LaplacianAttention(32, 1, **options).train(training)
+    assert is_linear(costs(layer, flops, backward), tolerance=0.01)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "forward and backward"])
+@pytest.mark.parametrize("options", LINEAR, ids=str)
+def test_bytes_are_linear_in_the_tokens(options: dict[str, Any], backward: bool, training: bool) -> None:
+    layer = LaplacianAttention(32, 1, **options).train(training)
+    assert is_linear(costs(layer, peak_bytes, backward), tolerance=0.1)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "forward and backward"])
+@pytest.mark.parametrize(
+    "layer",
+    [LaplacianAttention(32, 1, grid=None, ratio=4), LaplacianAttention(32, 1, grid=None), SoftmaxAttention(32, 1)],
+    ids=["ratio", "exact", "softmax"],
+)
+def test_operations_of_the_other_forms_are_not(layer: GridAttention, backward: bool) -> None:
+    """So the tests above can fail: with a fixed ratio, m grows with N."""
+    cost = costs(layer, flops, backward)
+    assert not is_linear(cost, tolerance=0.3)
+    assert cost[2] > 6 * cost[0]
+
+
+def test_bytes_with_a_fixed_ratio_are_not_linear() -> None:
+    assert not is_linear(costs(LaplacianAttention(32, 1, grid=None, ratio=4), peak_bytes, True), tolerance=0.3)
+
+
+def test_evaluation_never_stores_the_kernel_matrix() -> None:
+    """With many landmarks and narrow tokens, where C is by far the largest matrix; `instance` does store it."""
+    x, size = torch.randn(1, 128 * 128, 4), (128, 128)
+    layers = (LaplacianAttention(4, 1, grid=16, whitening=whitening).eval() for whitening in ("running", "instance"))
+    lean, stored = (peak_bytes(partial(layer, x, size)) for layer in layers)
+    kernel_bytes = 4 * x.shape[1] * 256
+    assert lean < kernel_bytes < stored

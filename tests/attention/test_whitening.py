@@ -1,0 +1,159 @@
+"""Whitening: which variance, over what, and how the running average follows it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from laplacianformer.attention.whitening import Whitening, paused_updates, resize
+
+from .oracle import build, tokens
+
+
+def features(seed: int = 0, batch: int = 3, queries: int = 40, cells: int = 4) -> torch.Tensor:
+    """(B, 2 heads, N, m), each column with a spread and a mean of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    spread = 0.2 + torch.rand(1, 2, 1, cells, generator=generator, dtype=torch.float64)
+    shape = (batch, 2, queries, cells)
+    return 0.5 + seed + spread * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def variance_over(c: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    return (c - c.mean(dims, keepdim=True)).square().mean(dims)
+
+
+def test_in_training_the_variance_is_over_batch_and_queries() -> None:
+    c = features() + torch.tensor([0.0, 2.0, 4.0]).view(3, 1, 1, 1)
+    factor = Whitening("running", 2, (2, 2)).factor(c, (2, 2))
+    torch.testing.assert_close(factor[..., 0], (variance_over(c, (0, 2)) + 1e-5) ** -0.5, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_instance_variance_is_over_the_queries_of_an_image(training: bool) -> None:
+    c = features()
+    factor = Whitening("instance", 2, (2, 2)).train(training).factor(c, (2, 2))
+    torch.testing.assert_close(factor[..., 0], (variance_over(c, (2,)) + 1e-5) ** -0.5, rtol=1e-12, atol=0)
+
+
+def test_diagonal_factors_make_unit_variance() -> None:
+    c = features()
+    for kind in ("running", "instance"):
+        whitening = Whitening(kind, 2, (2, 2), eps=1e-12)
+        whitened = c * whitening.factor(c, (2, 2)).mT
+        dims = (0, 2) if kind == "running" else (2,)
+        torch.testing.assert_close(variance_over(whitened, dims), torch.ones_like(variance_over(c, dims)))
+
+
+def test_full_factor_makes_the_covariance_the_identity() -> None:
+    c = features() @ torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    whitening = Whitening("full", 2, (2, 2), eps=1e-10)
+    factor = whitening.factor(c, (2, 2))
+    whitened = c @ factor
+    centred = whitened - whitened.mean(-2, keepdim=True)
+    covariance = centred.mT @ centred / c.shape[-2]
+    torch.testing.assert_close(covariance, torch.eye(4, dtype=torch.float64).expand(3, 2, 4, 4), rtol=0, atol=1e-6)
+    torch.testing.assert_close(factor, factor.mT, rtol=1e-9, atol=1e-9)
+
+
+def test_running_average_is_cumulative_first_and_exponential_later() -> None:
+    whitening = Whitening("running", 2, (2, 2), momentum=0.25).double()
+    seen, expected = [], None
+    for step in range(8):
+        c = features(seed=step)
+        whitening.factor(c, (2, 2))
+        seen.append(variance_over(c, (0, 2)).view(2, 2, 2))
+        expected = torch.stack(seen).mean(0) if step < 4 else 0.75 * expected + 0.25 * seen[-1]
+        torch.testing.assert_close(whitening.variance, expected, rtol=1e-6, atol=0)
+    assert whitening.batches.item() == 8
+
+
+def test_evaluation_uses_the_running_average_and_leaves_it() -> None:
+    whitening = Whitening("running", 2, (2, 2)).double()
+    whitening.factor(features(seed=1), (2, 2))
+    before = {key: value.clone() for key, value in whitening.state_dict().items()}
+    factor = whitening.eval().factor(features(seed=2), (2, 2))
+    torch.testing.assert_close(factor[..., 0], (before["variance"].flatten(1) + 1e-5) ** -0.5)
+    assert torch.equal(factor, whitening.factor(None, (2, 2)))
+    assert all(torch.equal(value, before[key]) for key, value in whitening.state_dict().items())
+
+
+def test_smaller_grids_use_the_averaged_map_and_feed_it() -> None:
+    whitening = Whitening("running", 2, (4, 4)).double()
+    whitening.variance.copy_(torch.rand(2, 4, 4))
+    averaged = F.avg_pool2d(whitening.variance, 2).flatten(1)
+    found = whitening.eval().factor(None, (2, 2))[..., 0]
+    torch.testing.assert_close(found, (averaged + 1e-5) ** -0.5)
+
+    c = features()
+    whitening.train().factor(c, (2, 2))
+    repeated = variance_over(c, (0, 2)).view(2, 2, 2).repeat_interleave(2, 1).repeat_interleave(2, 2)
+    torch.testing.assert_close(whitening.variance, repeated)
+    torch.testing.assert_close(resize(repeated, (2, 2)).flatten(1), variance_over(c, (0, 2)))
+
+
+@pytest.mark.parametrize("size", [(7, 7), (5, 6), (2, 9)], ids=str)
+def test_after_many_equal_batches_evaluation_approaches_training(size: tuple[int, int]) -> None:
+    """Also where the token grid is not finer than the landmarks' and their map has to be resized both ways."""
+    layer, x = build(grid=7), tokens(size, batch=4)
+    for _ in range(30):
+        trained = layer.train()(x, size)
+    gap = (layer.eval()(x, size) - trained).abs().max() / trained.abs().max()
+    assert gap < (1e-10 if size == (7, 7) else 0.1)
+    fresh = build(grid=7).eval()(x, size)
+    assert (fresh - trained).abs().max() > 1e-2
+
+
+def test_state_dict_round_trip_keeps_evaluation() -> None:
+    layer, x = build(grid=3), tokens((6, 5))
+    layer(x, (6, 5))
+    twin = build(seed=5, grid=3)
+    twin.load_state_dict(layer.state_dict())
+    assert torch.equal(twin.eval()(x, (6, 5)), layer.eval()(x, (6, 5)))
+    assert twin.whitening.batches.item() == 1
+    assert not [key for key in build(whitening="instance").state_dict() if key.startswith("whitening")]
+
+
+def test_gradient_flows_through_the_batch_variance() -> None:
+    """Finite differences of one entry of C on the factor alone: a detached variance would give 0."""
+    c = features(batch=2, queries=5).requires_grad_()
+    for kind in ("running", "instance", "full"):
+        whitening = Whitening(kind, 2, (2, 2))
+        assert torch.autograd.gradcheck(lambda c, w=whitening: w.factor(c, (2, 2)), (c,))
+        whitening.factor(c, (2, 2)).sum().backward()
+        assert c.grad.abs().max() > 1e-3
+        c.grad = None
+
+
+def test_the_running_average_holds_no_graph() -> None:
+    layer = build(grid=3)
+    layer(tokens((4, 4)).requires_grad_(), (4, 4))
+    assert not layer.whitening.variance.requires_grad
+
+
+def test_paused_updates_leave_the_running_average() -> None:
+    layer, x = build(grid=3), tokens((4, 4))
+    before = layer.whitening.variance.clone()
+    with paused_updates():
+        paused = layer(x, (4, 4))
+        with paused_updates():
+            pass
+        layer(x, (4, 4))
+    assert torch.equal(layer.whitening.variance, before)
+    assert layer.whitening.batches.item() == 0
+    assert torch.equal(layer(x, (4, 4)), paused), "the output does not depend on the update"
+    assert layer.whitening.batches.item() == 1
+
+
+def test_updates_resume_after_an_error() -> None:
+    with pytest.raises(RuntimeError, match="inside"), paused_updates():
+        raise RuntimeError("inside")
+    layer = build(grid=3)
+    layer(tokens((4, 4)), (4, 4))
+    assert layer.whitening.batches.item() == 1
+
+
+@pytest.mark.parametrize("bad", [{"kind": "batch"}, {"kind": "running", "eps": 0.0}], ids=str)
+def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Whitening: (kind|eps) must be"):
+        Whitening(num_heads=2, cells=(2, 2), **bad)
