@@ -91,7 +91,7 @@ def test_the_options_make_a_difference() -> None:
         {"whitening": "full", "rope": False},
         {"landmarks": "conv", "solver": "cholesky"},
         {"gram": "cross", "solver": "newton_schulz"},
-        {"kernel": "gaussian", "solver": "conjugate_gradient", "iterations": 2},
+        {"kernel": "gaussian", "solver": "conjugate_gradient", "iterations": 20},
     ],
     ids=str,
 )
