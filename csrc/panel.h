@@ -64,18 +64,19 @@ INLINE void store_part(T* to, Vec<R> v, int64_t n) {
   for (int64_t k = 0; k < n; ++k) narrow(buffer[k], to[k]);
 }
 
-// `rows` by `columns` stored numbers, at most a vector each way, into `columns` rows of a panel.
+// `rows` by `columns` stored numbers, at most a vector each way, into `columns` rows of a panel. Adding 0 makes
+// -0 a 0, so that the difference of equal numbers is never -0, whose sign bit would show in signs.h.
 template <class R, class T>
 INLINE void pack_square(const T* from, int64_t stride, int64_t rows, int64_t columns, R* to) {
   constexpr int w = kWidth<R>;
   Vec<R> square[w];
   if (rows >= w && columns >= w) {
-    for (int i = 0; i < w; ++i) square[i] = load_whole<R>(from + i * stride);
+    for (int i = 0; i < w; ++i) square[i] = load_whole<R>(from + i * stride) + R(0);
     transpose<R>(square);
     for (int i = 0; i < w; ++i) store(to + i * kLanes<R>, square[i]);
   } else {
     for (int64_t k = 0; k < smaller(w, columns); ++k)
-      for (int64_t i = 0; i < w; ++i) to[k * kLanes<R> + i] = i < rows ? widen(from[i * stride + k]) : R(0);
+      for (int64_t i = 0; i < w; ++i) to[k * kLanes<R> + i] = i < rows ? widen(from[i * stride + k]) + R(0) : R(0);
   }
 }
 
