@@ -6,7 +6,8 @@ Everything of one line of the table is timed in turn, in one run, and given as r
 different runs on shared machines don't compare. The limit is a register-only loop of subtract, absolute
 value, add on the same instruction set and threads, timed in the same turns; it exists in two forms, with a
 plain subtraction and with a fused multiply-subtract (faster where multiply-add has units of its own), and
-shares are given of the faster one ("share") and of the plain one ("share_plain").
+shares are given of the faster one ("share") and of the plain one ("share_plain"). Ratios are of medians, and
+in brackets of fastest times, which others' work on the machine disturbs less.
 """
 
 import argparse
@@ -109,6 +110,8 @@ def with_shares(row: dict[str, Any], elements: int) -> dict[str, Any]:
         for fused in (False, True)
     }
     row["ratio"] = {name: time / times["ours"] for name, time in times.items() if name != "ours"}
+    fastest = {name: row["times"][name]["fastest_ms"] for name in times}
+    row["ratio_fastest"] = {name: fastest[name] / fastest["ours"] for name in row["ratio"]}
     row["share"] = elements / max(rates.values()) / times["ours"]
     row["share_plain"] = elements / rates[False] / times["ours"]
     return row
@@ -172,7 +175,9 @@ def show(row: dict[str, Any]) -> None:
     shape = f"B*H={row['batch']} N={row['n']} M={row['m']} d={row['d']} threads={row['threads']}"
     for phase in ("forward", "forward_backward"):
         part = row[phase]
-        ratios = "  ".join(f"{name} {ratio:.1f}x" for name, ratio in part["ratio"].items())
+        ratios = "  ".join(
+            f"{name} {ratio:.1f}x ({part['ratio_fastest'][name]:.1f}x)" for name, ratio in part["ratio"].items()
+        )
         share = f"{part['share']:.0%} of the limit ({part['share_plain']:.0%} of the plain one)"
         time = part["times"]["ours"]["median_ms"]
         busy = part["cpu_over_wall"]

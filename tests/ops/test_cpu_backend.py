@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from laplacianformer import ops
 from laplacianformer.ops import cpu_extension
 
 needs_cpu = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
+
+SETUP = Path(__file__).parents[2] / "setup.py"
 
 WITHOUT_BINARY = """
 import pathlib, torch
@@ -52,6 +55,18 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_works_without_its_binary_and_says_why(code: str) -> None:
     result = run(code)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(not SETUP.exists(), reason="the tests run outside of a checkout")
+@pytest.mark.skipif(os.name != "posix", reason="the compiler is chosen by CXX")
+def test_a_build_without_a_compiler_succeeds_and_records_why(tmp_path: Path) -> None:
+    command = [sys.executable, SETUP.name, "build_ext", "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)]
+    environment = os.environ | {"CXX": "/nonexistent/c++"}
+    result = subprocess.run(command, cwd=SETUP.parent, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    reason = "no C++ compiler, '/nonexistent/c++' is not found"
+    assert result.stderr.count(reason) == 1
+    assert (tmp_path / "laplacianformer" / "build_failure.txt").read_text().strip() == reason
 
 
 @needs_cpu
