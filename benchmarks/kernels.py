@@ -100,20 +100,20 @@ def limit(fused: bool) -> Callable[[], object]:
     return lambda: torch.ops.laplacianformer_cpu.peak(ROUNDS, fused, level)
 
 
+def peak_elements() -> int:
+    elements: int = torch.ops.laplacianformer_cpu.peak(1, False, cpu_extension.level())
+    return elements * ROUNDS
+
+
 def with_shares(row: dict[str, Any], elements: int) -> dict[str, Any]:
     """Adds, to a row whose times hold the limit and `ours`, the ratios to the rivals and the shares of the limit."""
-    times = {name: entry["median_ms"] for name, entry in row["times"].items()}
-    rates = {
-        fused: torch.ops.laplacianformer_cpu.peak(1, fused, cpu_extension.level())
-        * ROUNDS
-        / times.pop(f"limit_{'fused' if fused else 'plain'}")
-        for fused in (False, True)
-    }
-    row["ratio"] = {name: time / times["ours"] for name, time in times.items() if name != "ours"}
-    fastest = {name: row["times"][name]["fastest_ms"] for name in times}
-    row["ratio_fastest"] = {name: fastest[name] / fastest["ours"] for name in row["ratio"]}
-    row["share"] = elements / max(rates.values()) / times["ours"]
-    row["share_plain"] = elements / rates[False] / times["ours"]
+    for suffix, key in (("", "median_ms"), ("_fastest", "fastest_ms")):
+        times = {name: entry[key] for name, entry in row["times"].items()}
+        # The time of the limit for as many elements.
+        limits = [times.pop(name) / peak_elements() * elements for name in ("limit_plain", "limit_fused")]
+        row[f"ratio{suffix}"] = {name: time / times["ours"] for name, time in times.items() if name != "ours"}
+        row[f"share{suffix}"] = min(limits) / times["ours"]
+        row[f"share_plain{suffix}"] = limits[0] / times["ours"]
     return row
 
 
@@ -178,7 +178,7 @@ def show(row: dict[str, Any]) -> None:
         ratios = "  ".join(
             f"{name} {ratio:.1f}x ({part['ratio_fastest'][name]:.1f}x)" for name, ratio in part["ratio"].items()
         )
-        share = f"{part['share']:.0%} of the limit ({part['share_plain']:.0%} of the plain one)"
+        share = f"{part['share']:.0%} ({part['share_fastest']:.0%}) of the limit, {part['share_plain']:.0%} of plain"
         time = part["times"]["ours"]["median_ms"]
         busy = part["cpu_over_wall"]
         print(
