@@ -3,6 +3,8 @@
 Everything else about the package is in pyproject.toml.
 """
 
+import os
+import shutil
 import sys
 from glob import glob
 from pathlib import Path
@@ -21,17 +23,23 @@ OLDEST_TORCH = 0x020A000000000000
 
 
 class OptionalBuild(BuildExtension):
-    """A build that may fail: it says why, once, and leaves the reason where the package finds it."""
+    """A build that may fail: it says why and leaves the reason where the package finds it.
+
+    pip shows what a build prints only with -v, so the package says it again when it is first used.
+    """
 
     def run(self) -> None:
         path = Path(self.get_ext_fullpath(self.extensions[0].name))
         failure = path.parent / FAILURE
         failure.unlink(missing_ok=True)
+        compiler = os.environ.get("CXX", "c++")
         try:
+            if os.name == "posix" and shutil.which(compiler) is None:
+                raise RuntimeError(f"no C++ compiler, {compiler!r} is not found")
             super().run()
         except Exception as error:
             path.unlink(missing_ok=True)  # An older build is not what this source says.
-            reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             path.parent.mkdir(parents=True, exist_ok=True)
             failure.write_text(f"{reason}\n")
             print(

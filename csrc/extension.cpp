@@ -17,7 +17,7 @@ using torch::stable::Tensor;
 
 // Enough items for many cores, few enough that the shares of the short side stay small.
 constexpr int64_t kItems = 64;
-constexpr int64_t kSplitRows = 64;
+constexpr int64_t kSplitRows = 128;
 
 const Level& level_of(int64_t level) {
 #if defined(__x86_64__)

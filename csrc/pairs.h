@@ -11,28 +11,17 @@ constexpr int kGroup = 5;
 // A partial sum takes at most this many features: shorter sums round less.
 constexpr int64_t kFeatures = 64;
 
-// 1, but the compiler can't know.
-template <class R>
-INLINE Vec<R> hidden_one() {
-  Vec<R> one = splat<R>(1);
-#if LAPLACIANFORMER_VECTOR_BYTES >= 32
-  __asm__("" : "+v"(one));
-#endif
-  return one;
-}
-
 struct Distance {
-  // Where multiply-add has units of its own, half of the subtractions are better off there: 1 * x - y is
-  // rounded once, so it is x - y to the bit.
-  template <class R, int Half>
+  // Where multiply-add has units of its own, subtractions are better off there: 1 * x - y is rounded once, so
+  // it is x - y to the bit. `one` is hidden from the compiler, which would see through this.
+  template <class R>
   static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R> one) {
-    const Vec<R> difference = (Half == 1 && LAPLACIANFORMER_VECTOR_BYTES >= 32) ? x * one - y : x - y;
-    return sum + absolute<R>(difference);
+    return sum + absolute<R>(LAPLACIANFORMER_VECTOR_BYTES >= 32 ? x * one - y : x - y);
   }
 };
 
 struct Dot {
-  template <class R, int Half>
+  template <class R>
   static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R>) {
     return sum + x * y;
   }
@@ -43,14 +32,13 @@ INLINE void pair_tile(const R* longs, const R* shorts, int64_t stride, int64_t w
   Vec<R> sums[Rows][Vectors];
   for (int j = 0; j < Rows; ++j)
     for (int v = 0; v < Vectors; ++v) sums[j][v] = splat<R>(0);
-  const Vec<R> one = hidden_one<R>();
+  const Vec<R> one = in_register<R>(splat<R>(1));
   for (int64_t k = 0; k < width; ++k) {
     const R* x = longs + k * kLanes<R>;
     for (int j = 0; j < Rows; ++j) {
       const Vec<R> y = splat<R>(shorts[j * stride + k]);
-      sums[j][0] = Op::template step<R, 0>(sums[j][0], load(x), y, one);
-      if constexpr (Vectors == 2)
-        sums[j][1] = Op::template step<R, 1>(sums[j][1], load(x + kWidth<R>), y, one);
+      for (int v = 0; v < Vectors; ++v)
+        sums[j][v] = Op::template step<R>(sums[j][v], load(x + v * kWidth<R>), y, one);
     }
   }
   for (int j = 0; j < Rows; ++j)

@@ -5,8 +5,8 @@
 namespace laplacianformer {
 namespace {
 
-// Long rows of a block. Its panels stay in the first-level cache for the widths of the models.
-constexpr int64_t kBlock = 64;
+// Long rows of a block: its panels stay in the second-level cache, and most of them in the first.
+constexpr int64_t kBlock = 128;
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -32,27 +32,65 @@ INLINE int64_t vectors(int64_t lanes) {
   return (lanes + kWidth<R> - 1) / kWidth<R>;
 }
 
+template <class R, class T>
+INLINE Vec<R> load_whole(const T* from) {
+  R buffer[kWidth<R>];
+  widen_row(from, kWidth<R>, buffer);
+  return load(buffer);
+}
+
+template <class R, class T>
+INLINE void store_whole(T* to, Vec<R> v) {
+  R buffer[kWidth<R>];
+  store(buffer, v);
+  narrow_row(buffer, kWidth<R>, to);
+}
+
 // At most a vector of stored numbers; zero where there are fewer.
 template <class R, class T>
 INLINE Vec<R> load_part(const T* from, int64_t n) {
+  if (n >= kWidth<R>) return load_whole<R>(from);
   R buffer[kWidth<R>];
-  if (n >= kWidth<R>) {
-    widen_row(from, kWidth<R>, buffer);
-  } else {
-    for (int64_t k = 0; k < kWidth<R>; ++k) buffer[k] = 0;
-    widen_row(from, n, buffer);
-  }
+  store(buffer, splat<R>(0));
+  for (int64_t k = 0; k < n; ++k) buffer[k] = widen(from[k]);
   return load(buffer);
 }
 
 template <class R, class T>
 INLINE void store_part(T* to, Vec<R> v, int64_t n) {
+  if (n >= kWidth<R>) return store_whole<R>(to, v);
   R buffer[kWidth<R>];
   store(buffer, v);
-  if (n >= kWidth<R>) {
-    narrow_row(buffer, kWidth<R>, to);
+  for (int64_t k = 0; k < n; ++k) narrow(buffer[k], to[k]);
+}
+
+// `rows` by `columns` stored numbers, at most a vector each way, into `columns` rows of a panel. Adding 0 makes
+// -0 a 0, so that the difference of equal numbers is never -0, whose sign bit would show in signs.h.
+template <class R, class T>
+INLINE void pack_square(const T* from, int64_t stride, int64_t rows, int64_t columns, R* to) {
+  constexpr int w = kWidth<R>;
+  Vec<R> square[w];
+  if (rows >= w && columns >= w) {
+    for (int i = 0; i < w; ++i) square[i] = load_whole<R>(from + i * stride) + R(0);
+    transpose<R>(square);
+    for (int i = 0; i < w; ++i) store(to + i * kLanes<R>, square[i]);
   } else {
-    narrow_row(buffer, n, to);
+    for (int64_t k = 0; k < smaller(w, columns); ++k)
+      for (int64_t i = 0; i < w; ++i) to[k * kLanes<R> + i] = i < rows ? widen(from[i * stride + k]) + R(0) : R(0);
+  }
+}
+
+template <class R, class T>
+INLINE void unpack_square(const R* from, int64_t rows, int64_t columns, T* to, int64_t stride) {
+  constexpr int w = kWidth<R>;
+  Vec<R> square[w];
+  if (rows >= w && columns >= w) {
+    for (int i = 0; i < w; ++i) square[i] = load(from + i * kLanes<R>);
+    transpose<R>(square);
+    for (int i = 0; i < w; ++i) store_whole<R>(to + i * stride, square[i]);
+  } else {
+    for (int64_t i = 0; i < smaller(w, rows); ++i)
+      for (int64_t k = 0; k < smaller(w, columns); ++k) narrow(from[k * kLanes<R> + i], to[i * stride + k]);
   }
 }
 
@@ -60,35 +98,20 @@ INLINE void store_part(T* to, Vec<R> v, int64_t n) {
 template <class R, class T>
 void pack(const T* from, int64_t stride, int64_t lanes, int64_t width, R* panel) {
   constexpr int w = kWidth<R>;
-  for (int64_t v = 0; v < vectors<R>(lanes); ++v) {
-    R* to = panel + vector_offset<R>(v, width);
-    const T* first = from + v * w * stride;
-    const int64_t valid = lanes - v * w;
-    for (int64_t k = 0; k < width; k += w) {
-      Vec<R> rows[w];
-      for (int i = 0; i < w; ++i)
-        rows[i] = i < valid ? load_part<R>(first + i * stride + k, width - k) : splat<R>(0);
-      transpose<R>(rows);
-      for (int i = 0; i < w && k + i < width; ++i) store(to + (k + i) * kLanes<R>, rows[i]);
-    }
-  }
+  for (int64_t v = 0; v < vectors<R>(lanes); ++v)
+    for (int64_t k = 0; k < width; k += w)
+      pack_square<R>(from + v * w * stride + k, stride, lanes - v * w, width - k,
+                     panel + vector_offset<R>(v, width) + k * kLanes<R>);
 }
 
 // The reverse of pack.
 template <class R, class T>
 void unpack(const R* panel, int64_t lanes, int64_t width, T* to, int64_t stride) {
   constexpr int w = kWidth<R>;
-  for (int64_t v = 0; v < vectors<R>(lanes); ++v) {
-    const R* from = panel + vector_offset<R>(v, width);
-    T* first = to + v * w * stride;
-    const int64_t valid = smaller(w, lanes - v * w);
-    for (int64_t k = 0; k < width; k += w) {
-      Vec<R> rows[w];
-      for (int i = 0; i < w; ++i) rows[i] = k + i < width ? load(from + (k + i) * kLanes<R>) : splat<R>(0);
-      transpose<R>(rows);
-      for (int i = 0; i < valid; ++i) store_part<R>(first + i * stride + k, rows[i], width - k);
-    }
-  }
+  for (int64_t v = 0; v < vectors<R>(lanes); ++v)
+    for (int64_t k = 0; k < width; k += w)
+      unpack_square<R>(panel + vector_offset<R>(v, width) + k * kLanes<R>, lanes - v * w, width - k,
+                       to + v * w * stride + k, stride);
 }
 
 // (width, lanes) stored row by row -> panel of `width` rows.

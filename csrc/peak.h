@@ -6,18 +6,18 @@ namespace {
 
 constexpr int kPeakSums = 10;
 
-// Returns the elements of a round. `fused`: half of the subtractions as multiply-subtract, as in pairs.h.
-int64_t peak(int64_t rounds, bool fused, double* result) {
+template <bool Fused>
+int64_t peak_of(int64_t rounds, double* result) {
   using V = Vec<float>;
-  V sums[kPeakSums], one = hidden_one<float>(), x = splat(2.0f), y = splat(1.0f);
+  V sums[kPeakSums], one = in_register<float>(splat(1.0f)), x = splat(2.0f), y = splat(1.0f);
   for (V& sum : sums) sum = splat(0.0f);
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 10
     for (int j = 0; j < kPeakSums; ++j) {
 #if defined(__x86_64__)
-      __asm__ volatile("" : "+v"(y));  // The compiler must not see that y stays the same.
+      __asm__ volatile("" : "+v"(x), "+v"(y));  // The compiler must not see that they stay the same.
 #endif
-      const V difference = fused && j % 2 ? x * one - y : x - y;
+      const V difference = Fused ? x * one - y : x - y;
       sums[j] += absolute<float>(difference);
     }
   }
@@ -25,6 +25,11 @@ int64_t peak(int64_t rounds, bool fused, double* result) {
   for (int j = 1; j < kPeakSums; ++j) total += sums[j];
   *result = total[0];
   return kPeakSums * kWidth<float>;
+}
+
+// Returns the elements of a round. `fused`: subtractions as multiply-subtract, as in pairs.h.
+int64_t peak(int64_t rounds, bool fused, double* result) {
+  return fused ? peak_of<true>(rounds, result) : peak_of<false>(rounds, result);
 }
 
 }  // namespace

@@ -8,7 +8,20 @@ namespace {
 // Short rows at a time: their sums and their numbers stay in registers while the long rows go by.
 constexpr int kSignGroup = 5;
 
-// One feature of `Rows` short rows against a block. `sums` gets, lane by lane, the terms of d_short.
+// One vector of long rows against `Rows` short ones.
+template <class R, int Rows>
+INLINE void sign_step(const R* longs, const R* weights, const Vec<R>* y, R* d_longs, Vec<R>* total) {
+  const Vec<R> x = load(longs);
+  Vec<R> d = load(d_longs);
+  for (int j = 0; j < Rows; ++j) {
+    const Vec<R> s = sign<R>(x, y[j]), g = in_register<R>(load(weights + j * kLanes<R>));
+    d += g * s;
+    total[j] += g * s;
+  }
+  store(d_longs, d);
+}
+
+// One feature of `Rows` short rows against `count` vectors. `sums` gets, lane by lane, the terms of d_short.
 template <class R, int Rows>
 INLINE void sign_feature(const R* longs, int64_t long_size, const R* weights, int64_t weight_size, const R* shorts,
                          int64_t stride, int64_t count, R* d_longs, Vec<R>* sums) {
@@ -17,18 +30,11 @@ INLINE void sign_feature(const R* longs, int64_t long_size, const R* weights, in
     y[j] = splat<R>(shorts[j * stride]);
     total[j] = splat<R>(0);
   }
-  for (int64_t v = 0; v < count; ++v) {
-    const int64_t at = v / 2 * long_size + v % 2 * kWidth<R>;
-    const R* g = weights + v / 2 * weight_size + v % 2 * kWidth<R>;
-    const Vec<R> x = load(longs + at);
-    Vec<R> d = load(d_longs + at);
-    for (int j = 0; j < Rows; ++j) {
-      const Vec<R> s = sign<R>(x, y[j]), gj = load(g + j * kLanes<R>);
-      d += gj * s;
-      total[j] += gj * s;
-    }
-    store(d_longs + at, d);
+  for (; count >= 2; count -= 2, longs += long_size, d_longs += long_size, weights += weight_size) {
+    sign_step<R, Rows>(longs, weights, y, d_longs, total);
+    sign_step<R, Rows>(longs + kWidth<R>, weights + kWidth<R>, y, d_longs + kWidth<R>, total);
   }
+  if (count) sign_step<R, Rows>(longs, weights, y, d_longs, total);
   for (int j = 0; j < Rows; ++j) sums[j * kWidth<R>] = total[j];
 }
 

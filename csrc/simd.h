@@ -61,6 +61,15 @@ INLINE Vec<R> splat(R s) {
   return splat<R>(s, std::make_index_sequence<kWidth<R>>());
 }
 
+// Loaded once, even if used twice: compilers like to read memory operands again.
+template <class R>
+INLINE Vec<R> in_register(Vec<R> v) {
+#if LAPLACIANFORMER_VECTOR_BYTES >= 32
+  __asm__("" : "+v"(v));
+#endif
+  return v;
+}
+
 template <class R>
 INLINE Vec<R> absolute(Vec<R> v) {
   using I = typename Simd<R>::I;
@@ -115,6 +124,8 @@ INLINE void exchange(Vec<R>& a, Vec<R>& b, std::index_sequence<L...>) {
 
 template <int H, class R>
 INLINE void transpose_from(Vec<R>* rows) {
+  // Or the compiler merges the shuffles with each other or with loads, into code that moves single numbers.
+  for (int i = 0; i < kWidth<R>; ++i) rows[i] = in_register<R>(rows[i]);
   if constexpr (H < kWidth<R>) {
     for (int i = 0; i < kWidth<R>; ++i)
       if (!(i & H)) exchange<H, R>(rows[i], rows[i + H], std::make_index_sequence<kWidth<R>>());

@@ -1,5 +1,6 @@
 """The C++ extension of the `cpu` backend: whether it can be used, its instruction sets, and its calls."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +24,24 @@ def missing() -> str | None:
     """Why the extension can't be used on this machine, or None if it can. Loads it on the first call."""
     binaries = sorted(_FOLDER.glob("_cpu.*so")) + sorted(_FOLDER.glob("_cpu.*pyd"))
     if not binaries:
-        failure = _FOLDER / "build_failure.txt"
-        reason = failure.read_text().strip() if failure.exists() else "no binary beside the package"
-        return f"the C++ extension is not built ({reason}); reinstall where a C++ compiler is found"
+        return _not_built()
     try:
         torch.ops.load_library(str(binaries[0]))
     except (OSError, RuntimeError) as error:
         return f"the C++ extension {binaries[0].name} does not load: {error}"
     return None
+
+
+def _not_built() -> str:
+    failure = _FOLDER / "build_failure.txt"
+    if not failure.exists():
+        return "the C++ extension is not built: no binary beside the package"
+    reason = f"the C++ extension is not built: {failure.read_text().strip()}"
+    # pip hides what a build prints. Here it is seen once: `missing` remembers its answer.
+    logging.getLogger("laplacianformer").warning(
+        "%s. Plain PyTorch is used instead, which is slower. `pip install -v` shows the whole build.", reason
+    )
+    return reason
 
 
 def levels() -> tuple[str, ...]:

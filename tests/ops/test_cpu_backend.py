@@ -1,0 +1,122 @@
+"""The `cpu` backend as a choice: what it refuses, what happens without its binary, and far addresses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from laplacianformer import ops
+from laplacianformer.ops import cpu_extension
+
+needs_cpu = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
+
+SETUP = Path(__file__).parents[2] / "setup.py"
+
+WITHOUT_BINARY = """
+import pathlib, torch
+original = pathlib.Path.glob
+pathlib.Path.glob = lambda self, pattern: iter(()) if pattern.startswith("_cpu.") else original(self, pattern)
+import laplacianformer
+from laplacianformer import ops
+reason = ops.backends()["cpu"]
+assert reason is not None and "not built" in reason, reason
+x = torch.randn(5, 3)
+assert ops.laplacian_kernel(x, x, 4.0).shape == (5, 5)
+try:
+    ops.laplacian_kernel(x, x, 4.0, backend="cpu")
+except RuntimeError as error:
+    assert "not built" in str(error), error
+else:
+    raise AssertionError("a backend that is missing ran")
+"""
+
+BROKEN_BINARY = """
+import pathlib, tempfile
+broken = pathlib.Path(tempfile.mkdtemp()) / "_cpu.abi3.so"
+broken.write_bytes(b"not a library")
+from laplacianformer.ops import cpu_extension
+cpu_extension._FOLDER = broken.parent
+from laplacianformer import ops
+reason = ops.backends()["cpu"]
+assert reason is not None and "does not load" in reason, reason
+"""
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("code", [WITHOUT_BINARY, BROKEN_BINARY], ids=["missing", "broken"])
+def test_works_without_its_binary_and_says_why(code: str) -> None:
+    result = run(code)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(not SETUP.exists(), reason="the tests run outside of a checkout")
+@pytest.mark.skipif(os.name != "posix", reason="the compiler is chosen by CXX")
+def test_a_build_without_a_compiler_succeeds_and_records_why(tmp_path: Path) -> None:
+    command = [sys.executable, SETUP.name, "build_ext", "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)]
+    environment = os.environ | {"CXX": "/nonexistent/c++"}
+    result = subprocess.run(command, cwd=SETUP.parent, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    reason = "no C++ compiler, '/nonexistent/c++' is not found"
+    assert result.stderr.count(reason) == 1
+    assert (tmp_path / "laplacianformer" / "build_failure.txt").read_text().strip() == reason
+
+
+@needs_cpu
+def test_is_the_automatic_choice_on_cpus() -> None:
+    x = torch.randn(300, 40)
+    assert torch.equal(ops.laplacian_kernel(x, x, 4.0), ops.laplacian_kernel(x, x, 4.0, backend="cpu"))
+
+
+@needs_cpu
+def test_refuses_other_devices_with_the_reason() -> None:
+    from laplacianformer.ops.laplacian_kernel import cpu
+
+    x = torch.empty(3, 2, device="meta")
+    assert cpu.check(x, x) == "it takes CPU tensors, got one on meta"
+
+
+@needs_cpu
+def test_a_level_that_the_machine_lacks_is_an_error() -> None:
+    x = torch.randn(3, 2)
+    lacking = set(cpu_extension.LEVELS) - set(cpu_extension.levels())
+    for name in lacking:
+        with cpu_extension.use_level(name), pytest.raises(RuntimeError, match=name):
+            ops.laplacian_kernel(x, x, 4.0, backend="cpu")
+    with cpu_extension.use_level("mmx"), pytest.raises(ValueError, match="mmx"):
+        ops.laplacian_kernel(x, x, 4.0, backend="cpu")
+
+
+@needs_cpu
+def test_level_by_environment() -> None:
+    code = "from laplacianformer.ops import backends, cpu_extension; backends(); print(cpu_extension.level())"
+    result = run(code, LAPLACIANFORMER_CPU_LEVEL="baseline")
+    assert result.stdout.strip() == "0", result.stderr
+
+
+@needs_cpu
+@pytest.mark.parametrize("rows_are_far", [True, False], ids=["rows", "matrices"])
+def test_addresses_beyond_31_bits(rows_are_far: bool) -> None:
+    """Two rows, or two matrices, more than 2^31 elements apart, in memory that is reserved and never touched."""
+    far = 2**31 + 64
+    storage = torch.UntypedStorage(4 * (far + 64))
+    flat = torch.empty(0).set_(storage)
+    strides = (4, far, 1) if rows_are_far else (far, 4, 1)
+    x = flat.as_strided((2, 2, 4), strides)
+    x.copy_(torch.arange(16.0).reshape(2, 2, 4))
+    y = torch.ones(2, 3, 4)
+    dense = x.contiguous()
+    for one, other in ((x, y), (y, x)):
+        swap = (dense, y) if one is x else (y, dense)
+        assert torch.equal(
+            ops.laplacian_kernel(one, other, 4.0, backend="cpu"), ops.laplacian_kernel(*swap, 4.0, backend="cpu")
+        )
+    product = ops.laplacian_matmul(y[:, :2], x, x, 4.0, backend="cpu")
+    assert torch.equal(product, ops.laplacian_matmul(y[:, :2], dense, dense, 4.0, backend="cpu"))

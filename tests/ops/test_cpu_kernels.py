@@ -1,0 +1,161 @@
+"""The `cpu` backend against the reference in float64: values, every gradient, every instruction set."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from laplacianformer import ops
+from laplacianformer.ops import cpu_extension
+
+pytestmark = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
+
+# (N, M, d, v): squares, long and short sides either way, one more or less than vectors, blocks and chunks, empty.
+SHAPES = [
+    (49, 49, 32, 32),
+    (300, 49, 32, 32),
+    (49, 300, 32, 32),
+    (1, 1, 1, 1),
+    (7, 3, 5, 2),
+    (129, 65, 33, 17),
+    (65, 129, 33, 17),
+    (1, 200, 3, 40),
+    (200, 1, 3, 40),
+    (17, 16, 65, 16),
+    (130, 1024, 8, 4),
+    (0, 5, 3, 2),
+    (5, 0, 3, 2),
+    (6, 7, 0, 3),
+    (6, 7, 3, 0),
+]
+# Relative to the largest number of the result: accumulation in float32, then one rounding to the dtype.
+TOLERANCE = {torch.float32: 5e-6, torch.float64: 2e-14, torch.bfloat16: 8e-3, torch.float16: 2e-3}
+
+
+@pytest.fixture(params=cpu_extension.LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param not in cpu_extension.levels():
+        pytest.skip(f"this CPU lacks {request.param}")
+    with cpu_extension.use_level(request.param):
+        yield request.param
+
+
+def inputs(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32, scale: float = 0.7) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).mul(scale).to(dtype) for shape in shapes]
+
+
+def assert_close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert actual.shape == expected.shape
+    bound = tolerance * expected.abs().max().item() if expected.numel() else 0.0
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=0, atol=bound + 1e-12)
+
+
+def compare(op: str, tensors: list[Tensor], tolerance: float, scale: float = 4.0) -> None:
+    """The op and all its gradients on the cpu backend, against the reference in float64."""
+    function = getattr(ops, op)
+    ours = [t.detach().clone().requires_grad_() if t.is_contiguous() else t.requires_grad_() for t in tensors]
+    exact = [t.detach().double().clone().requires_grad_() for t in tensors]
+    out, expected = function(*ours, scale, backend="cpu"), function(*exact, scale, backend="reference")
+    assert out.dtype == tensors[0].dtype
+    assert_close(out, expected, tolerance)
+    (grad,) = inputs(tuple(out.shape), dtype=out.dtype)
+    gradients = torch.autograd.grad(out, ours, grad)
+    for actual, wanted in zip(gradients, torch.autograd.grad(expected, exact, grad.double()), strict=True):
+        assert_close(actual, wanted, tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matches_the_reference(level: str, shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    n, m, d, v = shape
+    # Distances of a few scales at any width: float16 has no digits left for the kernel of larger ones.
+    x, y, values = inputs((3, n, d), (3, m, d), (3, m, v), dtype=dtype, scale=min(0.7, 20 / max(d, 1)))
+    compare("laplacian_kernel", [x, y], TOLERANCE[dtype])
+    compare("laplacian_matmul", [x, y, values], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("m", "d"), [(4096, 2), (3, 256), (64, 200)])
+def test_limits_of_sizes(level: str, m: int, d: int) -> None:
+    x, y, values = inputs((70, d), (m, d), (m, 3), scale=8 / d)
+    compare("laplacian_kernel", [x, y], 1e-5)
+    compare("laplacian_matmul", [x, y, values], 1e-5)
+
+
+def test_slices_of_a_fused_projection(level: str) -> None:
+    qkv = inputs((2, 100, 3, 4, 32))[0]
+    q, k, v = (t.transpose(1, 2) for t in qkv.unbind(2))
+    landmarks = k[:, :, ::4]
+    compare("laplacian_matmul", [q, landmarks, v[:, :, ::4]], 5e-6)
+    compare("laplacian_matmul", [landmarks, k, v], 5e-6)
+    compare("laplacian_kernel", [q, landmarks], 5e-6)
+
+
+def test_strided_last_dimension_and_broadcast_rows(level: str) -> None:
+    x, y = inputs((3, 20, 40), (3, 20, 9))
+    compare("laplacian_kernel", [x.mT, y.mT], 5e-6)
+    row = inputs((1, 20))[0].expand(40, 20)
+    compare("laplacian_kernel", [row, x[0].mT], 5e-6)
+
+
+def test_broadcast_batch_sums_the_gradient(level: str) -> None:
+    x, y, values = inputs((2, 1, 50, 8), (3, 7, 8), (1, 3, 7, 5))
+    compare("laplacian_matmul", [x, y, values], 5e-6)
+    compare("laplacian_kernel", [x, y], 5e-6)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_ties_have_no_gradient(level: str, dtype: torch.dtype) -> None:
+    """sign(0) = 0, for whole rows (a landmark against itself) and for single features."""
+    x = inputs((60, 33))[0].round().to(dtype)
+    compare("laplacian_kernel", [x, x.clone()], TOLERANCE[dtype])
+    compare("laplacian_matmul", [x, x[:50].clone(), inputs((50, 7), dtype=dtype)[0]], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_special_numbers(level: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.0], [1.0], [1e5], [float("inf")], [float("nan")]], dtype=dtype)
+    out = ops.laplacian_kernel(x, torch.zeros(1, 1, dtype=dtype), 4.0, backend="cpu").squeeze()
+    assert out[0] == 1
+    assert out[2] == out[3] == 0
+    assert out[4].isnan()
+    assert out[:4].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_rounds_as_torch_does(level: str, dtype: torch.dtype) -> None:
+    """All 65536 numbers go in, and every result comes out rounded to nearest, ties to even."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    finite = every[every.isfinite()].view(-1, 1)
+    zero = torch.zeros(1, 1, dtype=dtype)
+    kernel = ops.laplacian_kernel(finite, zero, 4.0, backend="cpu")
+    wide = ops.laplacian_kernel(finite.float(), zero.float(), 4.0, backend="cpu")
+    assert torch.equal(kernel, wide.to(dtype))
+    scaled = ops.laplacian_matmul(zero, zero, finite.mT, 4.0, backend="cpu")  # The kernel is 1 here.
+    assert torch.equal(scaled, finite.mT)
+
+
+@pytest.mark.parametrize("shape", [(200, 49, 32, 32), (49, 200, 32, 32), (130, 70, 9, 5)], ids=str)
+def test_writes_every_element(level: str, shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs start as NaN: an element that is not written shows."""
+    n, m, d, v = shape
+    x, y, values = inputs((2, n, d), (2, m, d), (2, m, v))
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(torch.nan))
+    compare("laplacian_kernel", [x, y], 5e-6)
+    compare("laplacian_matmul", [x, y, values], 5e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("magnitude", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("width", [32, 64, 256])
+def test_accuracy_budget(level: str, width: int, magnitude: float, offset: float) -> None:
+    """The error against float64 is at most 4 times that of torch.cdist in float32."""
+    x, y = (t + offset for t in inputs((500, width), (49, width), scale=magnitude))
+    exact = torch.cdist(x.double(), y.double(), p=1).div(-4).exp()
+    theirs = (torch.cdist(x, y, p=1).div(-4).exp() - exact).abs()
+    ours = (ops.laplacian_kernel(x, y, 4.0, backend="cpu") - exact).abs()
+    tiny = torch.finfo(torch.float32).tiny  # Below it, results are 0.
+    assert ours.max() <= 4 * theirs.max() + tiny
+    assert ours.mean() <= 4 * theirs.mean() + tiny
