@@ -11,19 +11,22 @@ in brackets of fastest times, which others' work on the machine disturbs less.
 """
 
 import argparse
+import json
 import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import common
 import torch
+from measure import interleaved
+from provenance import provenance
 from torch import Tensor
 
 from laplacianformer import ops
 from laplacianformer.ops import cpu_extension
 
+RESULTS = Path(__file__).parent.parent / "results" / "kernels"
 SCALE = 4.0
 ROUNDS = 20_000
 
@@ -134,10 +137,10 @@ def measure(case: dict[str, int], what: str, rivals: bool, seconds: float) -> di
     row: dict[str, Any] = dict(case) | {"what": what, "threads": torch.get_num_threads()}
     limits = {"limit_plain": limit(False), "limit_fused": limit(True)}
     elements = batch * n * m * d
-    timed = common.interleaved({k: forward(f, inputs) for k, f in available.items()} | limits, seconds)
+    timed = interleaved({k: forward(f, inputs) for k, f in available.items()} | limits, seconds)
     row["forward"] = with_shares(timed, elements)
     differentiable = {k: forward_backward(f, inputs) for k, f in available.items() if k != "sklearn"}
-    timed = common.interleaved(differentiable | limits, seconds)
+    timed = interleaved(differentiable | limits, seconds)
     row["forward_backward"] = with_shares(timed, elements)
     return row
 
@@ -222,7 +225,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/kernels"), help="folder of the JSON and the plot")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON and the plot")
     parser.add_argument("--quick", action="store_true", help="only the six lines with rivals, on all threads")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each measured function")
     arguments = parser.parse_args()
@@ -231,7 +234,7 @@ def main() -> None:
         parser.exit(1, f"The cpu backend can't run: {reason}\n")
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    environment = common.environment() | {"level": cpu_extension.LEVELS[cpu_extension.level()]}
+    environment = provenance() | {"level": cpu_extension.LEVELS[cpu_extension.level()]}
     print(environment)
     threads, rows = torch.get_num_threads(), []
     for case, what, rivals, count in cases(arguments.quick):
@@ -241,8 +244,9 @@ def main() -> None:
     torch.set_num_threads(threads)
     result = {"environment": environment, "rows": rows, "slopes": slopes(rows)}
     print("slopes", result["slopes"])
-    path = common.save(arguments.output, "kernels", result)
-    plot(rows, path.with_suffix(".png"))
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "kernels.json").write_text(json.dumps(result, indent=2) + "\n")
+    plot(rows, arguments.output / "kernels.png")
 
 
 if __name__ == "__main__":

@@ -12,27 +12,36 @@ from typing import Any
 Call = Callable[[], Any]
 
 
-def interleaved(
-    calls: dict[str, Call], *, seconds: float = 5.0, least: int = 5, most: int = 100
-) -> dict[str, list[float]]:
-    """Milliseconds of each call, round by round: every round makes each call once, so that noise hits all alike."""
-    for call in calls.values():
-        call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    for done in range(most):
-        if done >= least and time.perf_counter() > end:
-            break
-        for name, call in calls.items():
+def interleaved(functions: dict[str, Call], seconds: float, rounds: int = 5) -> dict[str, Any]:
+    """Time functions in turn, so that what else the machine does meets all of them alike.
+
+    Goes round for about `seconds` a function, and at least `rounds` times. A function that takes a
+    millisecond or less is called several times a round.
+
+    Returns:
+        For each name its median, its fastest time and its number of rounds, and, over all of them, the time of the
+        CPUs over the time on the wall. Where that is far below the number of threads, others were busy.
+    """
+    repeats = {}
+    for name, function in functions.items():
+        function()
+        start = time.perf_counter()
+        function()
+        repeats[name] = max(1, int(1e-3 / max(time.perf_counter() - start, 1e-7)))
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    cpu, wall = time.process_time(), time.perf_counter()
+    while len(times[next(iter(times))]) < rounds or time.perf_counter() - wall < seconds * len(functions):
+        for name, function in functions.items():
             start = time.perf_counter()
-            call()
-            times[name].append(1e3 * (time.perf_counter() - start))
-    return times
-
-
-def ratio(times: dict[str, list[float]], name: str, base: str) -> float:
-    """The median over rounds of one call's time over another's in the same round."""
-    return statistics.median(a / b for a, b in zip(times[name], times[base], strict=True))
+            for _ in range(repeats[name]):
+                function()
+            times[name].append((time.perf_counter() - start) / repeats[name])
+    occupancy = (time.process_time() - cpu) / (time.perf_counter() - wall)
+    table = {
+        name: {"median_ms": statistics.median(t) * 1e3, "fastest_ms": min(t) * 1e3, "rounds": len(t)}
+        for name, t in times.items()
+    }
+    return {"times": table, "cpu_over_wall": occupancy}
 
 
 def peak_memory(call: Call) -> float:

@@ -10,7 +10,6 @@ Each writes a CSV and, where it says something, a plot to results/models/. Rival
 
 import argparse
 import csv
-import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import timm
 import torch
-from measure import Call, in_child, interleaved, peak_memory, ratio
+from measure import Call, in_child, interleaved, peak_memory
 from provenance import provenance
 from rich.console import Console
 from rich.table import Table
@@ -56,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="at least, a comparison (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="a measured call (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/models)")
     arguments = parser.parse_args()
     rows: list[Row] = []
@@ -123,19 +122,21 @@ def compare(builders: dict[str, Callable[[], Call]], base: str, arguments: argpa
         torch.set_num_threads(arguments.threads)
         return peak_memory(build())
 
-    def times_of_all() -> dict[str, list[float]]:
+    def times_of_all() -> dict[str, Any]:
         torch.set_num_threads(arguments.threads)
-        return interleaved({name: build() for name, build in builders.items()}, seconds=arguments.seconds)
+        return interleaved({name: build() for name, build in builders.items()}, arguments.seconds, rounds=3)
 
     memory = {name: in_child(partial(peak, build)) for name, build in builders.items()}
-    times = in_child(times_of_all)
+    timed = in_child(times_of_all)
+    times = timed["times"]
     for name in builders:
         yield {
             "name": name,
-            "milliseconds": round(statistics.median(times[name]), 3),
+            "milliseconds": round(times[name]["median_ms"], 3),
             "base": base,
-            "over_base": round(ratio(times, name, base), 3),
-            "rounds": len(times[name]),
+            "over_base": round(times[name]["median_ms"] / times[base]["median_ms"], 3),
+            "rounds": times[name]["rounds"],
+            "cpu_over_wall": round(timed["cpu_over_wall"], 2),
             "peak_megabytes": round(memory[name], 1),
         }
 
