@@ -52,7 +52,8 @@ def number(op: str, **named: float) -> None:
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
-        if not math.isfinite(value):
+        # A comparison, not math.isfinite: that would break a graph in which the number is symbolic.
+        if not -math.inf < value < math.inf:
             raise ValueError(f"{op}: {name} must be finite, got {value}")
 
 
