@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import torch
 from timm.layers import DropPath, Mlp, trunc_normal_
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
@@ -122,11 +121,10 @@ class LaplacianFormer(nn.Module):
         self.stages = nn.Sequential()
         self.feature_info: list[dict[str, Any]] = []
         channels, reduction = in_chans, stem_stride
-        drop_paths = torch.linspace(0, drop_path_rate, sum(depths)).split(list(depths))
+        drop_paths = (drop_path_rate * block / max(1, sum(depths) - 1) for block in range(sum(depths)))
         for index, (depth, dim, heads, ratio) in enumerate(zip(depths, embed_dims, num_heads, mlp_ratios, strict=True)):
             kernel_size, stride = (stem_kernel, stem_stride) if index == 0 else (3, 2)
-            rates = drop_paths[index].tolist()
-            blocks = [Block(mixer(dim, heads), ratio, proj_drop_rate, rates[i]) for i in range(depth)]
+            blocks = [Block(mixer(dim, heads), ratio, proj_drop_rate, next(drop_paths)) for _ in range(depth)]
             self.stages.append(Stage(PatchEmbedding(channels, dim, kernel_size, stride), blocks))
             self.feature_info.append({"num_chs": dim, "reduction": reduction, "module": f"stages.{index}"})
             channels, reduction = dim, reduction * 2
@@ -211,6 +209,8 @@ class LaplacianFormer(nn.Module):
             if global_pool not in ("avg", ""):
                 raise ValueError(f"global_pool must be 'avg' or '', got {global_pool!r}")
             self.global_pool = global_pool
+        if num_classes > 0 and self.global_pool == "":
+            raise ValueError(f"global_pool='' gives feature maps: pass num_classes=0 with it, not {num_classes}")
         self.num_classes = num_classes
         like = next(self.parameters())
         self.head: nn.Module = nn.Identity()
@@ -228,8 +228,10 @@ class LaplacianFormer(nn.Module):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers for layer-wise learning rates: by stage if coarse, else by block."""
-        blocks = r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(?:embedding|blocks\.(\d+))"
-        return {"stem": r"^stages\.0\.embedding", "blocks": [(blocks, None), (r"^norm", (99999,))]}
+        by_stage: list[Any] = [(r"^stages\.(\d+)", None)]
+        by_block: list[Any] = [(r"^stages\.(\d+)\.embedding", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None)]
+        last = (r"^norm\.", (99999,))  # timm's number for "in the group before"
+        return {"stem": r"^stages\.0\.embedding", "blocks": [*(by_stage if coarse else by_block), last]}
 
 
 def _token_mixer(
@@ -270,6 +272,7 @@ def _cfg(**overrides: Any) -> dict[str, Any]:
     return {
         "num_classes": 1000,
         "input_size": (3, 224, 224),
+        "pool_size": (7, 7),
         "fixed_input_size": False,
         "crop_pct": 0.9,
         "interpolation": "bicubic",
@@ -284,7 +287,7 @@ def _cfg(**overrides: Any) -> dict[str, Any]:
 
 default_cfgs = generate_default_cfgs(
     {
-        "laplacianformer_nano": _cfg(input_size=(3, 32, 32), crop_pct=1.0),
+        "laplacianformer_nano": _cfg(input_size=(3, 32, 32), pool_size=(2, 2), crop_pct=1.0),
         "laplacianformer_tiny": _cfg(),
         "laplacianformer_small": _cfg(),
         "laplacianformer_medium": _cfg(),
