@@ -205,13 +205,12 @@ class LaplacianFormer(nn.Module):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        if global_pool is not None:
-            if global_pool not in ("avg", ""):
-                raise ValueError(f"global_pool must be 'avg' or '', got {global_pool!r}")
-            self.global_pool = global_pool
-        if num_classes > 0 and self.global_pool == "":
+        pool = self.global_pool if global_pool is None else global_pool
+        if pool not in ("avg", ""):
+            raise ValueError(f"global_pool must be 'avg' or '', got {pool!r}")
+        if num_classes > 0 and pool == "":
             raise ValueError(f"global_pool='' gives feature maps: pass num_classes=0 with it, not {num_classes}")
-        self.num_classes = num_classes
+        self.num_classes, self.global_pool = num_classes, pool
         like = next(self.parameters())
         self.head: nn.Module = nn.Identity()
         if num_classes > 0:
