@@ -205,11 +205,12 @@ class LaplacianFormer(nn.Module):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        if global_pool is not None:
-            if global_pool not in ("avg", ""):
-                raise ValueError(f"global_pool must be 'avg' or '', got {global_pool!r}")
-            self.global_pool = global_pool
-        self.num_classes = num_classes
+        pool = self.global_pool if global_pool is None else global_pool
+        if pool not in ("avg", ""):
+            raise ValueError(f"global_pool must be 'avg' or '', got {pool!r}")
+        if num_classes > 0 and pool == "":
+            raise ValueError(f"global_pool='' gives feature maps: pass num_classes=0 with it, not {num_classes}")
+        self.num_classes, self.global_pool = num_classes, pool
         like = next(self.parameters())
         self.head: nn.Module = nn.Identity()
         if num_classes > 0:
@@ -226,8 +227,10 @@ class LaplacianFormer(nn.Module):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers for layer-wise learning rates: by stage if coarse, else by block."""
-        blocks = r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(?:embedding|blocks\.(\d+))"
-        return {"stem": r"^stages\.0\.embedding", "blocks": [(blocks, None), (r"^norm", (99999,))]}
+        by_stage: list[Any] = [(r"^stages\.(\d+)", None)]
+        by_block: list[Any] = [(r"^stages\.(\d+)\.embedding", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None)]
+        last = (r"^norm\.", (99999,))  # timm's number for "in the group before"
+        return {"stem": r"^stages\.0\.embedding", "blocks": [*(by_stage if coarse else by_block), last]}
 
 
 def _token_mixer(
@@ -268,6 +271,7 @@ def _cfg(**overrides: Any) -> dict[str, Any]:
     return {
         "num_classes": 1000,
         "input_size": (3, 224, 224),
+        "pool_size": (7, 7),
         "fixed_input_size": False,
         "crop_pct": 0.9,
         "interpolation": "bicubic",
@@ -282,7 +286,7 @@ def _cfg(**overrides: Any) -> dict[str, Any]:
 
 default_cfgs = generate_default_cfgs(
     {
-        "laplacianformer_nano": _cfg(input_size=(3, 32, 32), crop_pct=1.0),
+        "laplacianformer_nano": _cfg(input_size=(3, 32, 32), pool_size=(2, 2), crop_pct=1.0),
         "laplacianformer_tiny": _cfg(),
         "laplacianformer_small": _cfg(),
         "laplacianformer_medium": _cfg(),

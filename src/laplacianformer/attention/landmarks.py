@@ -10,6 +10,11 @@ from torch import Tensor
 Size = tuple[int, int]
 
 
+def known(size: Size) -> bool:
+    """Whether code may branch on this size: not while exporting a graph that is to serve every size."""
+    return not (torch.compiler.is_exporting() and any(isinstance(length, torch.SymInt) for length in size))
+
+
 def cell_bounds(length: int, cells: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """First token and one past the last of each cell; cells overlap by one token where lengths don't divide."""
     index = torch.arange(cells, device=device)

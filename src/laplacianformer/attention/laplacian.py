@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from laplacianformer import ops
 from laplacianformer.attention.grid import GridAttention, Size
-from laplacianformer.attention.landmarks import cell_centres, pool
+from laplacianformer.attention.landmarks import cell_centres, known, pool
 from laplacianformer.attention.whitening import Kind, Whitening
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import accumulation_dtype, without_autocast
@@ -111,7 +111,7 @@ class LaplacianAttention(GridAttention):
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = _in_float32(q_bhnd, k_bhnd, v_bhnd)
             q_bhnd, k_bhnd, qm_bhmd, km_bhmd = self.place(q_bhnd, k_bhnd, size)
-            values_bhmd = self.landmark_values(k_bhnd, v_bhnd, qm_bhmd, km_bhmd)
+            values_bhmd = self.landmark_values(k_bhnd, v_bhnd, qm_bhmd, km_bhmd, size)
             if not self.whitening.needs_kernel():
                 folded_bhmd = self.fold(values_bhmd, self.whitening.factor(None, self.cells(size)))
                 out_bhnd = self.kernel_matmul(q_bhnd, km_bhmd, folded_bhmd)
@@ -137,7 +137,7 @@ class LaplacianAttention(GridAttention):
         cells, device = self.cells(size), q_bhnd.device
         rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)
         q, k = self.rotate(q_bhnd, rows, columns), self.rotate(k_bhnd, rows, columns)
-        if cells == tuple(size) and self.landmark_filter is None:
+        if known(size) and cells == tuple(size) and self.landmark_filter is None:
             return q, k, (q if self.gram == "cross" else k), k
         rows, columns = (cell_centres(*lengths, device=device) for lengths in zip(size, cells, strict=True))
         km = self.rotate(self.pool_heads(k_bhnd, size), rows, columns)
@@ -152,13 +152,18 @@ class LaplacianAttention(GridAttention):
             x_bnc = filtered.permute(0, 2, 3, 1).flatten(1, 2).to(x_bnc.dtype)
         return pool(x_bnc, size, self.cells(size)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
 
-    def landmark_values(self, k_bhnd: Tensor, v_bhnd: Tensor, qm_bhmd: Tensor, km_bhmd: Tensor) -> Tensor:
+    def landmark_values(self, k_bhnd: Tensor, v_bhnd: Tensor, qm_bhmd: Tensor, km_bhmd: Tensor, size: Size) -> Tensor:
         """L = (m/N) inv(W) (B V). Where the landmarks are the keys, B = W and L = V: nothing to solve."""
         if km_bhmd is k_bhnd:
             return v_bhnd
         w_bhmm = self.kernel(qm_bhmd, km_bhmd)
         share = km_bhmd.shape[-2] / k_bhnd.shape[-2]
-        return self.solve(w_bhmm, share * self.kernel_matmul(qm_bhmd, k_bhnd, v_bhnd))
+        solved_bhmd = self.solve(w_bhmm, share * self.kernel_matmul(qm_bhmd, k_bhnd, v_bhnd))
+        if known(size) or self.landmark_filter is not None:
+            return solved_bhmd
+        # One exported graph for every size: where each cell is one token, pooling the values is the identity.
+        spare = torch.full((), k_bhnd.shape[-2] - km_bhmd.shape[-2], device=v_bhnd.device)
+        return torch.where(spare == 0, self.pool_heads(v_bhnd, size), solved_bhmd)
 
     def solve(self, w_bhmm: Tensor, rhs_bhmd: Tensor) -> Tensor:
         symmetric = self.gram == "keys"
@@ -213,8 +218,8 @@ class LaplacianAttention(GridAttention):
             matrix = None
             if dense:
                 identity = torch.eye(v.shape[-2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
-                matrix = z @ self.landmark_values(k, identity, qm, km)
-            return Factors(c, w, self.landmark_values(k, v, qm, km), z, matrix)
+                matrix = z @ self.landmark_values(k, identity, qm, km, size)
+            return Factors(c, w, self.landmark_values(k, v, qm, km, size), z, matrix)
 
     def extra_repr(self) -> str:
         size = f"grid={self.grid}" if self.grid else f"ratio={self.ratio}" if self.ratio else "exact"

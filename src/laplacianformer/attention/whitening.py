@@ -6,8 +6,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from laplacianformer.attention.landmarks import averaging_matrix, known
 from laplacianformer.ops import check, inverse_sqrt
 
 Kind = Literal["running", "instance", "full"]
@@ -99,5 +99,7 @@ class Whitening(nn.Module):
 
 def resize(map_hyx: Tensor, cells: tuple[int, int]) -> Tensor:
     """A map of one number a landmark, averaged (or repeated) to another grid of landmarks."""
-    same = tuple(map_hyx.shape[1:]) == tuple(cells)
-    return map_hyx if same else F.adaptive_avg_pool2d(map_hyx, cells)
+    if known(cells) and tuple(map_hyx.shape[1:]) == tuple(cells):
+        return map_hyx
+    rows, columns = (averaging_matrix(map_hyx.shape[1 + axis], cells[axis], map_hyx) for axis in (0, 1))
+    return rows @ map_hyx @ columns.mT

@@ -1,0 +1,104 @@
+"""The state at initialisation: signals and gradients of every layer in range, no kernel dead or saturated."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from laplacianformer import LaplacianAttention
+from laplacianformer.model import Block, PatchEmbedding
+from tests.model.helpers import NAMES, create, images
+
+# What these tests state. The extremes found are 0.02 and 0.5 for C, 1.0 and 1.9 for activations, 2e-4 and 6 (the
+# head; 2.2 elsewhere) for gradients relative to their weights.
+KERNEL = (0.01, 0.9)
+ACTIVATION = (0.9, 2.5)
+BRANCH = (0.01, 0.5)
+GRADIENT = (5e-5, 10.0)
+
+
+def smooth(size):
+    """Two images of slow waves: neighbouring tokens, and so keys, are nearly the same."""
+    y, x = torch.meshgrid(torch.linspace(-1, 1, size), torch.linspace(-1, 1, size), indexing="ij")
+    waves = [torch.stack([torch.sin(2 * x + a), torch.cos(3 * y - a), x * y + a / 4]) for a in range(2)]
+    return torch.stack(waves)
+
+
+class Observed:
+    """One training forward and backward of a model, with the statistics of each layer by name."""
+
+    def __init__(self, name, x):
+        self.kernel, self.activation, self.branch = {}, {}, {}
+        model = create(name, num_classes=10).train()
+        for path, module in model.named_modules():
+            if isinstance(module, LaplacianAttention):
+                module.register_forward_hook(lambda m, args, out, path=path: self.see_kernel(path, m, args, out))
+            elif isinstance(module, (Block, PatchEmbedding)):
+                module.register_forward_hook(lambda m, args, out, path=path: self.see_tokens(path, out))
+        F.cross_entropy(model(x), torch.tensor([1, 2])).backward()
+        self.gradient = {
+            path: (parameter.grad.norm() / parameter.norm()).item()
+            for path, parameter in model.named_parameters()
+            if parameter.ndim > 1
+        }
+
+    def see_kernel(self, path, module, args, out):
+        c = module.factors(*args).c
+        if c.shape[-2] == c.shape[-1]:
+            c = c[..., ~torch.eye(c.shape[-1], dtype=torch.bool)]
+        self.kernel[path] = c.mean().item()
+        self.branch[path] = out.std().item()
+
+    def see_tokens(self, path, out):
+        self.activation[path] = (out[0] if isinstance(out, tuple) else out).std().item()
+
+
+@pytest.fixture(scope="module", params=[(name, kind) for name in NAMES for kind in ("random", "smooth")], ids="-".join)
+def observed(request):
+    name, kind = request.param
+    # Two tokens a side in the last stage: the smallest grid whose kernel has something off its diagonal.
+    size = 32 if name.endswith("nano") else 64
+    return Observed(name, images(size) if kind == "random" else smooth(size))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "bounds"),
+    [("kernel", KERNEL), ("activation", ACTIVATION), ("branch", BRANCH), ("gradient", GRADIENT)],
+)
+def test_every_layer_starts_in_range(observed, quantity, bounds):
+    values = getattr(observed, quantity)
+    assert len(values) > 6
+    outside = {path: value for path, value in values.items() if not bounds[0] <= value <= bounds[1]}
+    assert not outside
+
+
+def test_the_head_starts_near_the_uniform_distribution():
+    for name in NAMES[:2]:
+        loss = F.cross_entropy(create(name)(images(64)), torch.tensor([1, 2]))
+        assert loss.item() == pytest.approx(torch.tensor(1000.0).log().item(), abs=0.3)
+
+
+def test_init_weights_starts_again():
+    """The distributions, not the numbers: all weights are drawn anew, all biases are zero, all norms are one."""
+    model = create()
+    scales = {name: parameter.std().item() for name, parameter in model.named_parameters() if parameter.ndim > 1}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".norm" not in f".{name}":
+                parameter.fill_(7)
+    model.init_weights()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            assert parameter.std().item() == pytest.approx(scales[name], rel=0.35), name
+        else:
+            assert torch.equal(parameter, torch.full_like(parameter, float(name.endswith(".weight")))), name
+
+
+def test_a_learned_landmark_filter_starts_as_the_identity():
+    model = create(attention_args={"landmarks": "conv"})
+    filters = [m for name, m in model.named_modules() if name.endswith("landmark_filter") and isinstance(m, nn.Conv2d)]
+    assert len(filters) == 7
+    for module in filters:
+        centre = torch.zeros(3, 3)
+        centre[1, 1] = 1
+        assert torch.equal(module.weight, centre.expand_as(module.weight))
