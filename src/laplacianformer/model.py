@@ -92,6 +92,8 @@ class LaplacianFormer(nn.Module):
         drop_path_rate: stochastic depth of the last block, growing linearly from 0.
     """
 
+    global_pool: str
+
     def __init__(
         self,
         *,
