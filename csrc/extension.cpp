@@ -196,6 +196,17 @@ void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor dx, 
   if (by_row) add_shares(level, task, value_sums.get(), task.value_width, stride, dvalues);
 }
 
+void rotate(Tensor x, Tensor cosines, Tensor sines, Tensor out, int64_t which) {
+  const Level& level = level_of(which);
+  Views views;
+  const Rows from = views(x);
+  const int64_t rows = x.size(x.dim() - 2), half = x.size(x.dim() - 1) / 2;
+  if (out.numel() == 0) return;
+  torch::stable::parallel_for(0, out.numel() / (2 * half), 1 + kGrain / (2 * half), [&](int64_t begin, int64_t end) {
+    level.rotate(type_of(x), from, cosines.data_ptr(), sines.data_ptr(), rows, half, begin, end, out.data_ptr());
+  });
+}
+
 // Runs the register-only loop on each of torch's threads; returns the elements of all of them.
 int64_t peak(int64_t rounds, bool fused, int64_t which) {
   const Level& level = level_of(which);
@@ -222,6 +233,7 @@ STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
   m.def(
       "matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor(a!) dx, Tensor(b!) dy, "
       "Tensor(c!) dvalues, float scale, int level) -> ()");
+  m.def("rotate(Tensor x, Tensor cosines, Tensor sines, Tensor(a!) out, int level) -> ()");
   m.def("best_level() -> int");
   m.def("peak(int rounds, bool fused, int level) -> int");
 }
@@ -231,6 +243,7 @@ STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {
   m.impl("kernel_backward", TORCH_BOX(&laplacianformer::kernel_backward));
   m.impl("matmul_forward", TORCH_BOX(&laplacianformer::matmul_forward));
   m.impl("matmul_backward", TORCH_BOX(&laplacianformer::matmul_backward));
+  m.impl("rotate", TORCH_BOX(&laplacianformer::rotate));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CompositeExplicitAutograd, m) {

@@ -15,6 +15,7 @@
 #include "signs.h"
 #include "kernels.h"
 #include "peak.h"
+#include "rotate.h"
 
 namespace laplacianformer {
 namespace {
@@ -76,9 +77,14 @@ void add_shares(Type type, const void* sums, int64_t share, int64_t shares, int6
   with_type(type, [&](auto* t) { add_typed_shares(static_cast<decltype(t)>(out), sums, share, shares, width); });
 }
 
+void rotate(Type type, const Rows& x, const void* cosines, const void* sines, int64_t rows, int64_t half,
+            int64_t begin, int64_t end, void* out) {
+  with_type(type, [&](auto* t) { rotate_typed(t, x, cosines, sines, rows, half, begin, end, out); });
+}
+
 }  // namespace
 
-const Level LAPLACIANFORMER_LEVEL = {pad,            scratch_bytes,   kernel_forward, kernel_backward,
-                                     matmul_forward, matmul_backward, add_shares,     peak};
+const Level LAPLACIANFORMER_LEVEL = {pad,            scratch_bytes,   kernel_forward, kernel_backward, matmul_forward,
+                                     matmul_backward, add_shares,     peak,           rotate};
 
 }  // namespace laplacianformer

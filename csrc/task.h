@@ -47,6 +47,9 @@ struct Level {
   // out = the sum of `shares` rows that lie `share` numbers apart, in order.
   void (*add_shares)(Type, const void* sums, int64_t share, int64_t shares, int64_t width, void* out);
   int64_t (*peak)(int64_t rounds, bool fused, double* result);
+  // Rows begin to end of all matrices of `rows` rows; cosines and sines are (rows, half).
+  void (*rotate)(Type, const Rows& x, const void* cosines, const void* sines, int64_t rows, int64_t half,
+                 int64_t begin, int64_t end, void* out);
 };
 
 extern const Level level_baseline;

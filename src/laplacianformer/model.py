@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from laplacianformer.attention import ATTENTIONS
-from laplacianformer.attention.grid import GridAttention, Size
+from laplacianformer.attention.grid import GridAttention
+from laplacianformer.attention.landmarks import Size
 from laplacianformer.attention.whitening import paused_updates
 
 

@@ -22,7 +22,7 @@ def test_averaging_equals_adaptive_pooling_for_all_small_lengths() -> None:
         signal = torch.randn(1, length, dtype=torch.float64)
         for cells in range(1, length + 1):
             expected = F.adaptive_avg_pool1d(signal[None], cells)[0]
-            found = signal @ averaging_matrix(length, cells, signal).mT
+            found = signal @ averaging_matrix(length, cells, CPU, signal.dtype).mT
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, msg=f"{length} -> {cells}")
 
 

@@ -5,9 +5,8 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channel
 
 from torch import Tensor, nn
 
-from laplacianformer.attention.rope import rotate
-
-Size = tuple[int, int]
+from laplacianformer.attention.landmarks import Size
+from laplacianformer.attention.rope import rotate_cells
 
 
 class GridAttention(nn.Module):
@@ -71,6 +70,6 @@ class GridAttention(nn.Module):
         grid_bchw = v_bhnd.transpose(1, 2).flatten(2).unflatten(1, size).permute(0, 3, 1, 2)
         return self.dwc(grid_bchw).permute(0, 2, 3, 1).flatten(1, 2)
 
-    def rotate(self, x_bhnd: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Rotary positions, if this layer has them."""
-        return rotate(x_bhnd, rows, columns) if self.rope else x_bhnd
+    def rotate(self, x_bhnd: Tensor, size: Size, cells: Size) -> Tensor:
+        """Rotary positions, if this layer has them, of the cells of a grid of tokens (cells = size: the tokens)."""
+        return rotate_cells(x_bhnd, size, cells) if self.rope else x_bhnd

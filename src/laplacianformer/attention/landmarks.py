@@ -7,6 +7,8 @@ compiled or exported graph, and reads the keys where they are, as slices of the 
 import torch
 from torch import Tensor
 
+from laplacianformer.attention.remember import remembered
+
 Size = tuple[int, int]
 
 
@@ -27,17 +29,19 @@ def cell_centres(length: int, cells: int, device: torch.device) -> Tensor:
     return (first + end - 1).float() / 2
 
 
-def averaging_matrix(length: int, cells: int, like: Tensor) -> Tensor:
+@remembered
+def averaging_matrix(length: int, cells: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """(cells, length), rows sum to one."""
-    first, end = cell_bounds(length, cells, like.device)
-    position = torch.arange(length, device=like.device)
+    first, end = cell_bounds(length, cells, device)
+    position = torch.arange(length, device=device)
     inside = (position >= first[:, None]) & (position < end[:, None])
-    return inside.to(like.dtype) / (end - first)[:, None].to(like.dtype)
+    return inside.to(dtype) / (end - first)[:, None].to(dtype)
 
 
 def pool(x_bnc: Tensor, size: Size, cells: Size) -> Tensor:
     """(B, H * W, C) -> (B, cells_h * cells_w, C): the mean of each cell."""
     (height, width), (rows, columns) = size, cells
-    along_width = averaging_matrix(width, columns, x_bnc) @ x_bnc.unflatten(1, (height, width))
-    along_height = averaging_matrix(height, rows, x_bnc) @ along_width.flatten(2)
+    device, dtype = x_bnc.device, x_bnc.dtype
+    along_width = averaging_matrix(width, columns, device, dtype) @ x_bnc.unflatten(1, (height, width))
+    along_height = averaging_matrix(height, rows, device, dtype) @ along_width.flatten(2)
     return along_height.unflatten(2, (columns, -1)).flatten(1, 2)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer import ops
-from laplacianformer.attention.grid import GridAttention, Size
-from laplacianformer.attention.landmarks import cell_centres, known, pool
+from laplacianformer.attention.grid import GridAttention
+from laplacianformer.attention.landmarks import Size, known, pool
 from laplacianformer.attention.whitening import Kind, Whitening
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import accumulation_dtype, without_autocast
@@ -134,14 +134,12 @@ class LaplacianAttention(GridAttention):
         Landmarks are averaged first and rotated at the centres of their cells: averaging rotated vectors
         would wipe out the high frequencies.
         """
-        cells, device = self.cells(size), q_bhnd.device
-        rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)
-        q, k = self.rotate(q_bhnd, rows, columns), self.rotate(k_bhnd, rows, columns)
+        cells = self.cells(size)
+        q, k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
         if known(size) and cells == tuple(size) and self.landmark_filter is None:
             return q, k, (q if self.gram == "cross" else k), k
-        rows, columns = (cell_centres(*lengths, device=device) for lengths in zip(size, cells, strict=True))
-        km = self.rotate(self.pool_heads(k_bhnd, size), rows, columns)
-        qm = self.rotate(self.pool_heads(q_bhnd, size), rows, columns) if self.gram == "cross" else km
+        km = self.rotate(self.pool_heads(k_bhnd, size), size, cells)
+        qm = self.rotate(self.pool_heads(q_bhnd, size), size, cells) if self.gram == "cross" else km
         return q, k, qm, km
 
     def pool_heads(self, x_bhnd: Tensor, size: Size) -> Tensor:

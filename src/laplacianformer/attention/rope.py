@@ -1,8 +1,11 @@
-"""Rotary position embedding on two axes, computed from the positions on each call: any grid size works."""
+"""Rotary position embedding on two axes, computed from the size of the grid: any size works."""
 
 import torch
 from torch import Tensor
 
+from laplacianformer import ops
+from laplacianformer.attention.landmarks import Size, cell_centres
+from laplacianformer.attention.remember import remembered
 from laplacianformer.ops.precision import accumulation_dtype
 
 # Wavelengths from 2 pi tokens to 2 pi * 100 tokens: the extent of a feature map, not of a text.
@@ -21,18 +24,28 @@ def rotate(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     Returns:
         (..., H * W, d): every pair of channels keeps its length.
     """
-    quarter = x.shape[-1] // 4
     dtype = accumulation_dtype(x.dtype)
-    rows, columns = rows.to(dtype), columns.to(dtype)
-    frequencies = THETA ** (-torch.arange(quarter, device=x.device, dtype=dtype) / quarter)
-    height, width = rows.shape[0], columns.shape[0]
-    angles = torch.cat(
-        [
-            (rows[:, None, None] * frequencies).expand(height, width, quarter),
-            (columns[None, :, None] * frequencies).expand(height, width, quarter),
-        ],
-        dim=-1,
-    ).flatten(0, 1)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    return ops.rotate(x, *rotation(rows.to(dtype), columns.to(dtype), x.shape[-1]))
+
+
+def rotate_cells(x: Tensor, size: Size, cells: Size) -> Tensor:
+    """`rotate` by the centres of the cells of a grid of tokens; the tokens themselves are cells = size."""
+    return ops.rotate(x, *cell_rotation(*size, *cells, x.shape[-1], x.device, accumulation_dtype(x.dtype)))
+
+
+@remembered
+def cell_rotation(
+    height: int, width: int, rows: int, columns: int, channels: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    by_row, by_column = cell_centres(height, rows, device), cell_centres(width, columns, device)
+    return rotation(by_row.to(dtype), by_column.to(dtype), channels)
+
+
+def rotation(rows: Tensor, columns: Tensor, channels: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, (H * W, channels / 2) each."""
+    quarter = channels // 4
+    frequencies = THETA ** (-torch.arange(quarter, device=rows.device, dtype=rows.dtype) / quarter)
+    by_row = (rows[:, None, None] * frequencies).expand(-1, columns.shape[0], -1)
+    by_column = (columns[None, :, None] * frequencies).expand(rows.shape[0], -1, -1)
+    angles = torch.cat([by_row, by_column], dim=-1).flatten(0, 1)
+    return angles.cos(), angles.sin()

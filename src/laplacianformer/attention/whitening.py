@@ -101,5 +101,6 @@ def resize(map_hyx: Tensor, cells: tuple[int, int]) -> Tensor:
     """A map of one number a landmark, averaged (or repeated) to another grid of landmarks."""
     if known(cells) and tuple(map_hyx.shape[1:]) == tuple(cells):
         return map_hyx
-    rows, columns = (averaging_matrix(map_hyx.shape[1 + axis], cells[axis], map_hyx) for axis in (0, 1))
+    device, dtype = map_hyx.device, map_hyx.dtype
+    rows, columns = (averaging_matrix(map_hyx.shape[1 + i], cells[i], device, dtype) for i in (0, 1))
     return rows @ map_hyx @ columns.mT

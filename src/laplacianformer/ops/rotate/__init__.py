@@ -1,0 +1,1 @@
+from laplacianformer.ops.rotate.op import rotate as rotate

@@ -1,0 +1,59 @@
+"""rotate: the public function and its registration with torch.library."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops import backend as backends
+from laplacianformer.ops import check
+from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops.rotate import reference
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str | None = None) -> Tensor:
+    """Turn channel k of each row, together with channel k + d/2, by the angle whose cosine and sine are given.
+
+    Args:
+        x: (..., N, d), d even.
+        cos, sin: (N, d/2), constants. They are used in float32 (float64 for float64 x).
+        backend: force one (see `backends()`); by default the fastest that can run.
+
+    Returns:
+        (..., N, d), contiguous, in the dtype of x. O(N d).
+    """
+    check.tensors("rotate", x=x, cos=cos, sin=sin)
+    expected = (x.shape[-2], x.shape[-1] // 2)
+    if x.shape[-1] % 2 or tuple(cos.shape) != expected or tuple(sin.shape) != expected:
+        raise ValueError(
+            f"rotate: for x of shape (..., N, d), d even, cos and sin must be (N, d/2), "
+            f"got {tuple(x.shape)}, {tuple(cos.shape)} and {tuple(sin.shape)}"
+        )
+    dtype = accumulation_dtype(x.dtype)
+    cos, sin, name = cos.detach().to(dtype), sin.detach().to(dtype), backends.requested(backend)
+    if torch.compiler.is_compiling():
+        return reference.forward(x, cos, sin)  # compilers fuse it with its neighbours, exporters know its parts
+    return _rotate(x, cos, sin, name)
+
+
+@torch.library.custom_op("laplacianformer::rotate", mutates_args=())
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, backend: str) -> Tensor:
+    return backends.run("rotate", "forward", backend, (x, cos, sin))
+
+
+@_rotate.register_fake
+def _(x: Tensor, cos: Tensor, sin: Tensor, backend: str) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, cos, sin, ctx.backend = inputs
+    ctx.save_for_backward(cos, sin)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    cos, sin = ctx.saved_tensors
+    return _rotate(grad, cos, -sin, ctx.backend), None, None, None
+
+
+_rotate.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,53 @@
+"""Tables are made once, and never in a form that a later call can't use."""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from laplacianformer import LaplacianAttention
+from laplacianformer.attention import remember
+from laplacianformer.attention.remember import remembered
+
+
+def counting():
+    calls = []
+
+    @remembered
+    def table(n):
+        calls.append(n)
+        return torch.arange(n)
+
+    return table, calls
+
+
+def test_the_same_arguments_give_the_same_table():
+    table, calls = counting()
+    assert table(3) is table(3)
+    assert table(4) is not table(3)
+    assert calls == [3, 4]
+
+
+def test_old_tables_are_forgotten(monkeypatch):
+    monkeypatch.setattr(remember, "MOST", 2)
+    table, calls = counting()
+    for n in (1, 2, 3, 3, 2, 1):
+        table(n)
+    assert calls == [1, 2, 3, 1]
+
+
+def test_tables_made_in_inference_mode_serve_training():
+    layer, x = LaplacianAttention(32, 2).train(), torch.randn(1, 11 * 13, 32)
+    with torch.inference_mode():
+        layer(x, (11, 13))
+    layer(x, (11, 13)).sum().backward()
+
+
+def test_fake_tensors_are_neither_kept_nor_given_real_tables():
+    layer = LaplacianAttention(32, 2).eval()
+    x = torch.randn(1, 10 * 17, 32)
+    expected = layer(x, (10, 17))
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+        fake = LaplacianAttention(32, 2).eval()
+        assert fake(mode.from_tensor(x), (10, 17)).shape == x.shape
+        assert fake(torch.randn(1, 9 * 17, 32), (9, 17)).shape == (1, 9 * 17, 32)
+    assert torch.equal(layer(x, (10, 17)), expected)
+    assert layer(torch.randn(1, 9 * 17, 32), (9, 17)).isfinite().all()
