@@ -47,9 +47,10 @@ class GridAttention(nn.Module):
     def forward(self, x: Tensor, size: Size) -> Tensor:
         """x: (B, H * W, dim) tokens in row-major order, size: (H, W) -> (B, H * W, dim)."""
         q_bhnd, k_bhnd, v_bhnd = self.project(x, size)
-        mixed_bhnd = self.mix(q_bhnd, k_bhnd, v_bhnd, size)
-        mixed_bnc = mixed_bhnd.transpose(1, 2).flatten(2).to(v_bhnd.dtype)
-        return self.proj_drop(self.proj(mixed_bnc + self.local(v_bhnd, size)))
+        mixed_bnhd = self.mix(q_bhnd, k_bhnd, v_bhnd, size).transpose(1, 2).to(v_bhnd.dtype)
+        local_bnhd = self.local(v_bhnd, size).unflatten(2, (self.num_heads, self.head_dim))
+        # In this order: the sum takes the layout of the first, and flattening it copies nothing.
+        return self.proj_drop(self.proj((local_bnhd + mixed_bnhd).flatten(2)))
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         """The global branch: (B, heads, N, d) each, positions not yet applied -> (B, heads, N, d)."""

@@ -62,11 +62,11 @@ def _step(a: Tensor, x: Tensor) -> Tensor:
 
 
 def _first(a: Tensor, start: str) -> Tensor:
-    rows, columns = a.abs().sum(-1).amax(-1), a.abs().sum(-2).amax(-1)
-    if start == "transpose":
-        return a.mT / (rows * columns)[..., None, None]
-    identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    return identity * (IDENTITY_FACTOR / rows)[..., None, None]
+    rows = a.abs().sum(-1).amax(-1)[..., None, None]
+    if start == "identity":
+        return IDENTITY_FACTOR / rows * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    columns = a.abs().sum(-2).amax(-1)[..., None, None]
+    return a.mT / (rows * columns)
 
 
 def _first_adjoint(grad: Tensor, a: Tensor, start: str) -> Tensor:
