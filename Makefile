@@ -17,11 +17,12 @@ demo: .venv/ready
 
 # setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
 .venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "constraints.txt needs Python 3.11 or newer: rm -rf .venv and make PYTHON=python3.12")'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools wheel ninja torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	touch .venv/ready
 
 clean:
 	rm -rf .venv build dist runs src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f src/laplacianformer/_cpu.* src/laplacianformer/build_failure.txt

@@ -4,6 +4,7 @@ Everything else about the package is in pyproject.toml.
 """
 
 import os
+import shlex
 import shutil
 import sys
 from glob import glob
@@ -32,7 +33,7 @@ class OptionalBuild(BuildExtension):
         path = Path(self.get_ext_fullpath(self.extensions[0].name))
         failure = path.parent / FAILURE
         failure.unlink(missing_ok=True)
-        compiler = os.environ.get("CXX", "c++")
+        compiler = shlex.split(os.environ.get("CXX", "c++"))[0]
         try:
             if os.name == "posix" and shutil.which(compiler) is None:
                 raise RuntimeError(f"no C++ compiler, {compiler!r} is not found")

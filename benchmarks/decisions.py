@@ -69,23 +69,26 @@ def sweep(arguments: argparse.Namespace) -> None:
     data = load(arguments.data, arguments.images)
     for seed in arguments.seeds:
         for question, setting in SETTINGS:
-            key = (question, json.dumps(setting), str(seed))
-            if key in finished(path):
+            budget = {"images": arguments.images, "epochs": arguments.epochs, "batch": arguments.batch}
+            row = {"question": question, "setting": json.dumps(setting), "seed": seed} | budget
+            if is_finished(row, path):
                 continue
             start = time.perf_counter()
             measured = train(setting, seed, data, arguments.epochs, arguments.batch)
-            row = dict(zip(("question", "setting", "seed"), key, strict=True)) | measured
-            row |= {"seconds": round(time.perf_counter() - start), "images": arguments.images}
-            row |= {"epochs": arguments.epochs, "batch": arguments.batch} | provenance()
+            row |= measured | {"seconds": round(time.perf_counter() - start)} | provenance()
             append(path, row)
-            print(f"{question} {key[1]} seed {seed}: {measured['accuracy']:.2f} % in {row['seconds']} s", flush=True)
+            print(
+                f"{question} {row['setting']} seed {seed}: {measured['accuracy']:.2f} % in {row['seconds']} s",
+                flush=True,
+            )
 
 
-def finished(path: Path) -> set[tuple[str, str, str]]:
+def is_finished(wanted: dict[str, Any], path: Path) -> bool:
+    """Whether the file has a row with this question, setting, seed and budget."""
     if not path.exists():
-        return set()
+        return False
     with path.open(newline="") as file:
-        return {(row["question"], row["setting"], row["seed"]) for row in csv.DictReader(file)}
+        return any(all(row[key] == str(value) for key, value in wanted.items()) for row in csv.DictReader(file))
 
 
 def append(path: Path, row: dict[str, Any]) -> None:

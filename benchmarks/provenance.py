@@ -24,7 +24,7 @@ def _commit() -> str:
         command = ["git", *arguments]
         return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/benchmarks")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/csrc", ":/benchmarks")
     return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
 
 

@@ -18,6 +18,8 @@ using torch::stable::Tensor;
 // Enough items for many cores, few enough that the shares of the short side stay small.
 constexpr int64_t kItems = 64;
 constexpr int64_t kSplitRows = 128;
+// The most memory for those shares, where the short side is long itself.
+constexpr int64_t kShareBytes = int64_t{1} << 26;
 
 const Level& level_of(int64_t level) {
 #if defined(__x86_64__)
@@ -97,7 +99,10 @@ Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, double sca
   task.scale = scale;
   const int64_t most = (task.longs + kSplitRows - 1) / kSplitRows;
   const int64_t wanted = task.batch > 0 ? (kItems + task.batch - 1) / task.batch : 1;
-  const int64_t splits = most < wanted ? most : wanted;
+  const int64_t share = 1 + task.batch * task.shorts * (task.width + value_width) * (task.type == Type::float64 ? 8 : 4);
+  const int64_t affordable = 1 + kShareBytes / share;
+  int64_t splits = most < wanted ? most : wanted;
+  splits = splits < affordable ? splits : affordable;
   if (splits > 0) {
     task.split_rows = (most + splits - 1) / splits * kSplitRows;
     task.splits = (task.longs + task.split_rows - 1) / task.split_rows;
@@ -137,7 +142,9 @@ void add_shares(const Level& level, const Task& task, const void* sums, int64_t 
   });
 }
 
-size_t shares_bytes(const Task& task, int64_t stride) { return task.items() * task.shorts * stride * 8; }
+size_t shares_bytes(const Task& task, int64_t stride) {
+  return task.items() * task.shorts * stride * (task.type == Type::float64 ? 8 : 4);
+}
 
 void kernel_forward(Tensor x, Tensor y, Tensor out, double scale, int64_t which) {
   const Level& level = level_of(which);

@@ -22,7 +22,7 @@ def test_info_as_a_table_shows_the_papers_numbers_only_where_they_apply(capsys):
     assert "15.5 " not in at_64
 
 
-@pytest.mark.parametrize("arguments", [[], ["unknown"], ["info", "--size", "0"]])
+@pytest.mark.parametrize("arguments", [[], ["unknown"], ["info", "--size", "0"], ["info", "--size", "abc"]])
 def test_wrong_command_lines_end_with_code_2_and_a_reason(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from laplacianformer.attention import LaplacianAttention
@@ -20,11 +19,11 @@ POINTS = ((40, 36), (84, 92), (16, 112))  # row and column of the queries: a dis
 def run(output: Path) -> None:
     image = generated_image()
     layer, tokens, size = attention_on(image)
+    factors = layer.factors(tokens, size, dense=True)
+    assert factors.dense is not None
     panels = []
-    for point in track(POINTS, description="attention"):
+    for point in POINTS:
         place = (point[0] // PATCH) * size[1] + point[1] // PATCH
-        factors = layer.factors(tokens, size, dense=True)
-        assert factors.dense is not None
         kernel = factors.c[0, :, place].mean(0).unflatten(0, layer.cells(size))
         panels.append((point, kernel, factors.dense[0, :, place].mean(0).unflatten(0, size)))
     output.mkdir(parents=True, exist_ok=True)

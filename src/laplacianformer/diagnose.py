@@ -20,7 +20,7 @@ class LayerDiagnosis:
     landmarks: int
     kernel_mean: float  # healthy: 0.01 to 0.9
     kernel_spread: float  # standard deviation over queries and landmarks
-    residual: float  # |I - (W + eps I) X|_F / sqrt(m) of the Newton-Schulz inverse; 0 where nothing is solved
+    residual: float  # |I - (W + eps I) X|_F / sqrt(m) of Newton-Schulz; 0: nothing to solve, NaN: another solver
     condition: float  # condition number of W + eps I
     whitening_least: float  # smallest and largest factor that a column of C is multiplied with
     whitening_most: float
@@ -57,6 +57,8 @@ def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
     Running statistics and everything else in the model stay as they are. Memory: one N x m kernel a layer.
     """
     layers = {name: module for name, module in model.named_modules() if isinstance(module, LaplacianAttention)}
+    if images.numel() == 0:
+        raise ValueError(f"expected at least one image, got {tuple(images.shape)}")
     if not layers:
         raise ValueError(f"{type(model).__name__} has no LaplacianAttention to look into")
     found = Diagnosis()
@@ -78,7 +80,6 @@ def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
 def _look(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]) -> LayerDiagnosis:
     factors = layer.factors(x, size)
     c, w = factors.c, factors.w
-    solved = layer.solver == "newton_schulz" and c.shape[-1] < c.shape[-2]
     factor = layer.whitening.factor(c, layer.cells(size), update=False)
     return LayerDiagnosis(
         layer=name,
@@ -86,7 +87,7 @@ def _look(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]
         landmarks=c.shape[-1],
         kernel_mean=c.mean().item(),
         kernel_spread=c.std().item(),
-        residual=_residual(layer, w) if solved else 0.0,
+        residual=_residual(layer, w) if layer.solves(size) else 0.0,
         condition=_condition(w, layer.eps),
         whitening_least=1.0 if factor is None else factor.abs().amin().item(),
         whitening_most=1.0 if factor is None else factor.abs().amax().item(),
@@ -95,6 +96,8 @@ def _look(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]
 
 
 def _residual(layer: LaplacianAttention, w: Tensor) -> float:
+    if layer.solver != "newton_schulz":
+        return float("nan")
     start = layer.newton_schulz_start()
     return ops.newton_schulz_residuals(w, layer.iterations, layer.eps, start=start)[-1].amax().item()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from timm.layers import DropPath, Mlp, trunc_normal_
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
@@ -67,14 +68,16 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x_bnc, size = self.embedding(x)
         for block in self.blocks:
-            if self.grad_checkpointing:
-                # Recomputing a block must not count its batch twice in the running whitening statistics.
-                x_bnc = checkpoint(
-                    block, x_bnc, size, use_reentrant=False, context_fn=lambda: (nullcontext(), paused_updates())
-                )
-            else:
-                x_bnc = block(x_bnc, size)
+            x_bnc = _checkpointed(block, x_bnc, size) if self.grad_checkpointing else block(x_bnc, size)
         return x_bnc.unflatten(1, size).permute(0, 3, 1, 2)
+
+
+def _checkpointed(block: nn.Module, x_bnc: Tensor, size: Size) -> Tensor:
+    """Recomputing a block must not count its batch twice in the running whitening statistics."""
+    if torch.compiler.is_compiling():  # a compiled graph updates its buffers once
+        return checkpoint(block, x_bnc, size, use_reentrant=False)
+    contexts = nullcontext(), paused_updates(block)
+    return checkpoint(block, x_bnc, size, use_reentrant=False, context_fn=lambda: contexts)
 
 
 class LaplacianFormer(nn.Module):
@@ -176,7 +179,10 @@ class LaplacianFormer(nn.Module):
             x = stage(x)
             if index in wanted:
                 maps.append(self._norm_maps(x) if norm and index == len(self.stages) - 1 else x)
-        return maps if intermediates_only else (self._norm_maps(x), maps)
+        if intermediates_only:
+            return maps
+        stopped = stop_early and last < len(self.stages) - 1  # the norm is that of the last stage
+        return x if stopped else self._norm_maps(x), maps
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True

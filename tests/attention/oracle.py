@@ -35,7 +35,7 @@ def build(seed: int = 0, *, dim: int = DIM, heads: int = HEADS, **options: Any) 
             if name != "qkv.weight":
                 parameter += 0.3 * torch.rand_like(parameter)
         for name, buffer in layer.named_buffers():
-            if name.endswith("variance"):
+            if name.endswith("running_var"):
                 buffer.copy_(0.01 + 0.05 * torch.rand_like(buffer))
     return layer
 
@@ -156,7 +156,7 @@ def evaluate(
     else:
         values = m / n * torch.linalg.inv(w.mT @ w + eps * identity) @ (w.mT @ (b @ v))
 
-    d = whitening_matrix(c, whitening, state.get("whitening.variance"), cells, training)
+    d = whitening_matrix(c, whitening, state.get("whitening.running_var"), cells, training)
     gains = state["gain"][:, None, None] if gain == "learned" else gain
     z = (1 + gains * (c - c.mean(-1, keepdim=True)) @ d) / m
     mixed = z @ values

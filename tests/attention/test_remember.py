@@ -27,11 +27,18 @@ def test_the_same_arguments_give_the_same_table():
 
 
 def test_old_tables_are_forgotten(monkeypatch):
-    monkeypatch.setattr(remember, "MOST", 2)
+    monkeypatch.setattr(remember, "MOST_BYTES", 5 * 8)
     table, calls = counting()
-    for n in (1, 2, 3, 3, 2, 1):
+    for n in (1, 2, 1, 3, 1, 2):  # 1 is used again before 3 needs room, so 2 is the oldest
         table(n)
-    assert calls == [1, 2, 3, 1]
+    assert calls == [1, 2, 3, 2]
+
+
+def test_a_table_too_large_to_keep_is_still_made(monkeypatch):
+    monkeypatch.setattr(remember, "MOST_BYTES", 8)
+    table, calls = counting()
+    assert len(table(3)) == len(table(3)) == 3
+    assert calls == [3, 3]
 
 
 def test_tables_made_in_inference_mode_serve_training():

@@ -169,4 +169,4 @@ def test_a_float64_layer_stays_in_float64() -> None:
     layer = build(grid=3)
     assert layer(tokens(SIZE), SIZE).dtype == torch.float64
     assert layer.factors(tokens(SIZE), SIZE).z.dtype == torch.float64
-    assert layer.whitening.variance.dtype == torch.float64
+    assert layer.whitening.running_var.dtype == torch.float64

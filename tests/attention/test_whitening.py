@@ -64,8 +64,8 @@ def test_running_average_is_cumulative_first_and_exponential_later() -> None:
         whitening.factor(c, (2, 2))
         seen.append(variance_over(c, (0, 2)).view(2, 2, 2))
         expected = torch.stack(seen).mean(0) if step < 4 else 0.75 * expected + 0.25 * seen[-1]
-        torch.testing.assert_close(whitening.variance, expected, rtol=1e-6, atol=0)
-    assert whitening.batches.item() == 8
+        torch.testing.assert_close(whitening.running_var, expected, rtol=1e-6, atol=0)
+    assert whitening.num_batches_tracked.item() == 8
 
 
 def test_evaluation_uses_the_running_average_and_leaves_it() -> None:
@@ -73,22 +73,22 @@ def test_evaluation_uses_the_running_average_and_leaves_it() -> None:
     whitening.factor(features(seed=1), (2, 2))
     before = {key: value.clone() for key, value in whitening.state_dict().items()}
     factor = whitening.eval().factor(features(seed=2), (2, 2))
-    torch.testing.assert_close(factor[..., 0], (before["variance"].flatten(1) + 1e-5) ** -0.5)
+    torch.testing.assert_close(factor[..., 0], (before["running_var"].flatten(1) + 1e-5) ** -0.5)
     assert torch.equal(factor, whitening.factor(None, (2, 2)))
     assert all(torch.equal(value, before[key]) for key, value in whitening.state_dict().items())
 
 
 def test_smaller_grids_use_the_averaged_map_and_feed_it() -> None:
     whitening = Whitening("running", 2, (4, 4)).double()
-    whitening.variance.copy_(torch.rand(2, 4, 4))
-    averaged = F.avg_pool2d(whitening.variance, 2).flatten(1)
+    whitening.running_var.copy_(torch.rand(2, 4, 4))
+    averaged = F.avg_pool2d(whitening.running_var, 2).flatten(1)
     found = whitening.eval().factor(None, (2, 2))[..., 0]
     torch.testing.assert_close(found, (averaged + 1e-5) ** -0.5)
 
     c = features()
     whitening.train().factor(c, (2, 2))
     repeated = variance_over(c, (0, 2)).view(2, 2, 2).repeat_interleave(2, 1).repeat_interleave(2, 2)
-    torch.testing.assert_close(whitening.variance, repeated)
+    torch.testing.assert_close(whitening.running_var, repeated)
     torch.testing.assert_close(resize(repeated, (2, 2)).flatten(1), variance_over(c, (0, 2)))
 
 
@@ -110,7 +110,7 @@ def test_state_dict_round_trip_keeps_evaluation() -> None:
     twin = build(seed=5, grid=3)
     twin.load_state_dict(layer.state_dict())
     assert torch.equal(twin.eval()(x, (6, 5)), layer.eval()(x, (6, 5)))
-    assert twin.whitening.batches.item() == 1
+    assert twin.whitening.num_batches_tracked.item() == 1
     assert not [key for key in build(whitening="instance").state_dict() if key.startswith("whitening")]
 
 
@@ -128,29 +128,47 @@ def test_gradient_flows_through_the_batch_variance() -> None:
 def test_the_running_average_holds_no_graph() -> None:
     layer = build(grid=3)
     layer(tokens((4, 4)).requires_grad_(), (4, 4))
-    assert not layer.whitening.variance.requires_grad
+    assert not layer.whitening.running_var.requires_grad
 
 
 def test_paused_updates_leave_the_running_average() -> None:
     layer, x = build(grid=3), tokens((4, 4))
-    before = layer.whitening.variance.clone()
-    with paused_updates():
+    before = layer.whitening.running_var.clone()
+    other = build(grid=3)
+    with paused_updates(layer):
         paused = layer(x, (4, 4))
-        with paused_updates():
-            pass
         layer(x, (4, 4))
-    assert torch.equal(layer.whitening.variance, before)
-    assert layer.whitening.batches.item() == 0
+        other(x, (4, 4))
+    assert other.whitening.num_batches_tracked.item() == 1, "another layer's statistics go on"
+    assert torch.equal(layer.whitening.running_var, before)
+    assert layer.whitening.num_batches_tracked.item() == 0
     assert torch.equal(layer(x, (4, 4)), paused), "the output does not depend on the update"
-    assert layer.whitening.batches.item() == 1
+    assert layer.whitening.num_batches_tracked.item() == 1
+
+
+def test_a_batch_that_is_not_finite_leaves_the_running_average_finite() -> None:
+    layer, x = build(grid=3), tokens((4, 4))
+    before = layer.whitening.running_var.clone()
+    layer(torch.full_like(x, torch.nan), (4, 4))
+    assert torch.equal(layer.whitening.running_var, before)
+    assert layer.eval()(x, (4, 4)).isfinite().all()
+
+
+@pytest.mark.parametrize(("form", "side"), [({"grid": None, "ratio": 2}, 14), ({"grid": None}, 7), ({"grid": 4}, 8)])
+def test_every_form_keeps_one_number_a_landmark(form: dict[str, Any], side: int) -> None:
+    """Evaluation whitens as training did, also where tokens differ from place to place."""
+    layer, size = build(**form), (side, side)
+    x = tokens(size) * torch.linspace(0.1, 3, side**2, dtype=torch.float64)[:, None]
+    trained = layer(x, size)
+    torch.testing.assert_close(layer.eval()(x, size), trained)
 
 
 def test_updates_resume_after_an_error() -> None:
-    with pytest.raises(RuntimeError, match="inside"), paused_updates():
-        raise RuntimeError("inside")
     layer = build(grid=3)
+    with pytest.raises(RuntimeError, match="inside"), paused_updates(layer):
+        raise RuntimeError("inside")
     layer(tokens((4, 4)), (4, 4))
-    assert layer.whitening.batches.item() == 1
+    assert layer.whitening.num_batches_tracked.item() == 1
 
 
 @pytest.mark.parametrize("bad", [{"kind": "batch"}, {"kind": "running", "eps": 0.0}], ids=str)

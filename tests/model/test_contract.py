@@ -153,8 +153,11 @@ def test_stop_early_runs_no_later_stage():
     calls = []
     for index, stage in enumerate(model.stages):
         stage.register_forward_hook(lambda *_, index=index: calls.append(index))
-    model.forward_intermediates(images(), indices=[1], stop_early=True, intermediates_only=True)
+    (early,) = model.forward_intermediates(images(), indices=[1], stop_early=True, intermediates_only=True)
     assert calls == [0, 1]
+    final, (map_,) = model.forward_intermediates(images(), indices=[1], stop_early=True)
+    assert torch.equal(final, early)
+    assert torch.equal(map_, early)
 
 
 @pytest.mark.parametrize("indices", [(0, 1, 2, 3), (1, 3), (0,), (2,)])

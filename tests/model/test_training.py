@@ -1,6 +1,7 @@
 """What training code asks of a timm model: parameter groups, layer decay, gradient checkpointing."""
 
 import copy
+import threading
 
 import pytest
 import timm.optim
@@ -95,6 +96,35 @@ def test_checkpointing_changes_no_bit(arguments):
         assert torch.equal(gradient, gradients(saving)[name]), name
     for name, buffer in plain.named_buffers():
         assert torch.equal(buffer, dict(saving.named_buffers())[name]), name
+
+
+def test_checkpointing_in_several_threads_counts_every_batch():
+    models = [create().train() for _ in range(2)]
+
+    def train(model):
+        model.set_grad_checkpointing()
+        for _ in range(5):
+            model(images(32)).sum().backward()
+
+    threads = [threading.Thread(target=train, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for model in models:
+        counts = [buffer.item() for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")]
+        assert set(counts) == {5}
+
+
+def test_checkpointing_compiles_and_counts_each_batch_once():
+    plain = create(depths=(1,), embed_dims=(32,), num_heads=(1,), mlp_ratios=(2,)).train()
+    saving = copy.deepcopy(plain)
+    saving.set_grad_checkpointing()
+    out = torch.compile(saving, backend="aot_eager", fullgraph=True)(images(32))
+    torch.testing.assert_close(out, plain(images(32)))
+    out.sum().backward()
+    for name, buffer in plain.named_buffers():
+        torch.testing.assert_close(dict(saving.named_buffers())[name], buffer)
 
 
 def test_checkpointing_saves_memory_and_can_be_switched_off():

@@ -1,5 +1,8 @@
 """torch.compile, torch.export, autocast, torch.func, and float32 against float64."""
 
+import os
+import shutil
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -49,6 +52,7 @@ def test_whole_models_compile_without_a_break():
     assert_same_training_state(model, eager)
 
 
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="inductor needs a C++ compiler")
 def test_inductor_computes_what_eager_computes():
     eager, model = create(**ONE_STAGE).train(), create(**ONE_STAGE).train()
     out, expected = torch.compile(model, fullgraph=True)(images(32)), eager(images(32))

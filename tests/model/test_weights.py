@@ -23,16 +23,16 @@ def test_whitening_statistics_are_part_of_the_weights():
     layers = [name for name, _ in model.named_modules() if name.endswith("attention")]
     assert len(layers) == 7
     for layer in layers:
-        assert tensors[f"{layer}.whitening.variance"].shape[1:] == (7, 7)
-        assert tensors[f"{layer}.whitening.batches"].item() == 0
+        assert tensors[f"{layer}.whitening.running_var"].shape[1:] == (7, 7)
+        assert tensors[f"{layer}.whitening.num_batches_tracked"].item() == 0
     model.train()(images(32))
-    assert all(model.state_dict()[f"{layer}.whitening.batches"].item() == 1 for layer in layers)
+    assert all(model.state_dict()[f"{layer}.whitening.num_batches_tracked"].item() == 1 for layer in layers)
 
 
 def test_whitening_statistics_act_in_evaluation(trained):
     before = trained(images(64))
     for name, buffer in trained.named_buffers():
-        if name.endswith("variance"):
+        if name.endswith("running_var"):
             buffer.mul_(4)
     assert not torch.allclose(trained(images(64)), before, rtol=1e-3)
 

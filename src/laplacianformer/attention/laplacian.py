@@ -98,7 +98,7 @@ class LaplacianAttention(GridAttention):
         self.scale, self.grid, self.ratio = float(scale), grid, ratio
         self.kernel_name, self.gram, self.solver = kernel, gram, solver
         self.iterations, self.eps = iterations, float(eps)
-        self.whitening = Whitening(whitening, num_heads, (grid or 1, grid or 1))
+        self.whitening = Whitening(whitening, num_heads, (grid or 7, grid or 7))
         self.gain: nn.Parameter | float
         if gain == "learned":
             self.gain = nn.Parameter(torch.ones(num_heads))
@@ -128,6 +128,10 @@ class LaplacianAttention(GridAttention):
         ratio = self.ratio or 1
         return -(-size[0] // ratio), -(-size[1] // ratio)
 
+    def solves(self, size: Size) -> bool:
+        """Whether there is anything to solve: not where every token is a landmark."""
+        return not (known(size) and self.cells(size) == tuple(size) and self.landmark_filter is None)
+
     def place(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys, landmark queries and landmark keys, all rotated to their places.
 
@@ -136,7 +140,7 @@ class LaplacianAttention(GridAttention):
         """
         cells = self.cells(size)
         q, k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
-        if known(size) and cells == tuple(size) and self.landmark_filter is None:
+        if not self.solves(size):
             return q, k, (q if self.gram == "cross" else k), k
         km = self.rotate(self.pool_heads(k_bhnd, size), size, cells)
         qm = self.rotate(self.pool_heads(q_bhnd, size), size, cells) if self.gram == "cross" else km

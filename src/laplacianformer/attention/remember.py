@@ -10,29 +10,40 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 Table = TypeVar("Table")
 
-# Tables kept for each function: layers of one model and a few image sizes.
-MOST = 64
+# Kept for each function: the tables of one model at a few image sizes.
+MOST_BYTES = 1 << 25
 
 
 def remembered(make: Callable[..., Table]) -> Callable[..., Table]:
-    """Keep what `make` returns for its last arguments (hashable, all positional).
+    """Keep the tensors that `make` returned for its last arguments (hashable, all positional), up to MOST_BYTES.
 
-    Nothing is kept or looked up while a graph is traced or a dispatch mode is on: sizes may be symbols there,
-    and tensors fake.
+    Nothing is kept or looked up while a graph is traced or captured or a dispatch mode is on: sizes may be
+    symbols there, tensors fake, and memory the graph's own.
     """
     kept: OrderedDict[Any, Table] = OrderedDict()
 
     @wraps(make)
     def call(*arguments: Any) -> Table:
-        if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
+        if _tracing():
             return make(*arguments)
-        table = kept.get(arguments)
+        table = kept.pop(arguments, None)
         if table is None:
             # A tensor made in inference mode could not be used in training later.
             with torch.inference_mode(False), torch.no_grad():
-                table = kept[arguments] = make(*arguments)
-            while len(kept) > MOST:
-                kept.popitem(last=False)
+                table = make(*arguments)
+        kept[arguments] = table
+        while sum(map(_bytes, kept.values())) > MOST_BYTES:
+            kept.popitem(last=False)
         return table
 
     return call
+
+
+def _tracing() -> bool:
+    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
+        return True
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _bytes(table: Any) -> int:
+    return sum(tensor.nbytes for tensor in (table if isinstance(table, tuple) else (table,)))

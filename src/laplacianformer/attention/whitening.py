@@ -14,20 +14,6 @@ Kind = Literal["running", "instance", "full"]
 KINDS = ("running", "instance", "full", None)
 
 
-_paused = False
-
-
-@contextmanager
-def paused_updates() -> Iterator[None]:
-    """A block in which running statistics stay as they are, for recomputation in backward."""
-    global _paused
-    previous, _paused = _paused, True
-    try:
-        yield
-    finally:
-        _paused = previous
-
-
 class Whitening(nn.Module):
     """D, the inverse standard deviation of each column of C (or, for "full", the inverse square root of
     the covariance of the columns).
@@ -36,13 +22,14 @@ class Whitening(nn.Module):
         kind: "running": over batch and queries in training, a running average in evaluation, as BatchNorm;
             "instance": over the queries of each image; "full": the m x m covariance of each image; None: D = I.
         num_heads: heads.
-        cells: shape of the stored map of variances; maps of other sizes are averaged to it and from it.
+        cells: shape of the stored map of variances; landmarks on another grid use it averaged (or repeated).
         eps: added to variances.
         momentum: weight of a new batch in the running average, once the first 1 / momentum batches are averaged.
     """
 
-    variance: Tensor
-    batches: Tensor
+    # BatchNorm's names, by which timm finds the statistics to average over processes.
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
     def __init__(
         self, kind: Kind | None, num_heads: int, cells: tuple[int, int], eps: float = 1e-5, momentum: float = 0.1
@@ -51,9 +38,10 @@ class Whitening(nn.Module):
         check.choice("Whitening", KINDS, kind=kind)
         check.positive("Whitening", eps=eps)
         self.kind, self.eps, self.momentum = kind, eps, momentum
+        self.paused = False
         if kind == "running":
-            self.register_buffer("variance", torch.full((num_heads, *cells), 0.02))
-            self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+            self.register_buffer("running_var", torch.full((num_heads, *cells), 1e-3))
+            self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
 
     def needs_kernel(self) -> bool:
         """Whether the factor depends on C itself, so that C has to be stored."""
@@ -67,10 +55,10 @@ class Whitening(nn.Module):
         if self.kind is None:
             return None
         if c_bhnm is None or (self.kind == "running" and not (self.training and c_bhnm.shape[0] > 0)):
-            variance = resize(self.variance, cells).flatten(1)
+            variance = resize(self.running_var, cells).flatten(1)
         elif self.kind == "running":
             variance = c_bhnm.transpose(0, 1).flatten(1, 2).var(1, correction=0)
-            if update and not _paused:
+            if update and not self.paused:
                 self.update(variance, cells)
         elif self.kind == "instance":
             # var warns about an empty batch; its sum is as empty.
@@ -82,10 +70,12 @@ class Whitening(nn.Module):
 
     @torch.no_grad()
     def update(self, variance_hm: Tensor, cells: tuple[int, int]) -> None:
-        self.batches += 1
-        weight = (1 / self.batches).clamp(min=self.momentum)
-        new = resize(variance_hm.unflatten(1, cells), (self.variance.shape[1], self.variance.shape[2]))
-        self.variance.lerp_(new.to(self.variance.dtype), weight.to(self.variance.dtype))
+        old = self.running_var
+        new = resize(variance_hm.unflatten(1, cells), (old.shape[1], old.shape[2])).to(old.dtype)
+        self.num_batches_tracked.add_(1)
+        weight = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(old.dtype)
+        # A batch that is not finite must not spoil every evaluation after it.
+        old.lerp_(torch.where(new.isfinite(), new, old), weight)
 
     def multiply(self, factor: Tensor | None, x_bhmd: Tensor) -> Tensor:
         """D x."""
@@ -95,6 +85,19 @@ class Whitening(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.kind!r}, eps={self.eps}"
+
+
+@contextmanager
+def paused_updates(module: nn.Module) -> Iterator[None]:
+    """A block in which the running statistics in `module` stay as they are, for recomputation in backward."""
+    layers = [layer for layer in module.modules() if isinstance(layer, Whitening)]
+    for layer in layers:
+        layer.paused = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.paused = False
 
 
 def resize(map_hyx: Tensor, cells: tuple[int, int]) -> Tensor:

@@ -31,7 +31,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str | None = None) -
         )
     dtype = accumulation_dtype(x.dtype)
     cos, sin, name = cos.detach().to(dtype), sin.detach().to(dtype), backends.requested(backend)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and name in ("", "reference"):
         return reference.forward(x, cos, sin)  # compilers fuse it with its neighbours, exporters know its parts
     return _rotate(x, cos, sin, name)
 
