@@ -95,6 +95,22 @@ def test_a_level_that_the_machine_lacks_is_an_error() -> None:
 
 
 @needs_cpu
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux")
+def test_backward_needs_bounded_memory_where_both_sides_are_long() -> None:
+    inputs = [torch.randn(8192, 64, requires_grad=True) for _ in range(3)]
+    out = ops.laplacian_matmul(*inputs, 4.0, backend="cpu")
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    torch.autograd.grad(out.sum(), inputs)
+    assert memory("VmHWM") - before < 110
+
+
+def memory(field: str) -> float:
+    """Megabytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(f"{field}:")[1].split()[0]) / 1024
+
+
 def test_level_by_environment() -> None:
     code = "from laplacianformer.ops import backends, cpu_extension; backends(); print(cpu_extension.level())"
     result = run(code, LAPLACIANFORMER_CPU_LEVEL="baseline")

@@ -8,7 +8,7 @@ from laplacianformer.attention.landmarks import Size, cell_centres
 from laplacianformer.attention.remember import remembered
 from laplacianformer.ops.precision import accumulation_dtype
 
-# Wavelengths from 2 pi tokens to 2 pi * 100 tokens: the extent of a feature map, not of a text.
+# Wavelengths from 2 pi tokens up to nearly 2 pi * 100: the extent of a feature map, not of a text.
 THETA = 100.0
 
 
