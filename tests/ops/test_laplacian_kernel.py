@@ -68,7 +68,7 @@ def test_a_feature_that_ties_has_gradient_zero_and_the_others_theirs(backend):
 def test_gradient_of_a_gram_matrix_ignores_its_diagonal(backend):
     (x,) = leaves((6, 3))
     grad = torch.randn(6, 6, dtype=torch.float64)
-    gram = lambda x: ops.laplacian_kernel(x, x, SCALE, backend=backend)  # noqa: E731
+    gram = lambda x: ops.laplacian_kernel(x, x, SCALE, backend=backend)
     assert torch.equal(gradients(gram, [x], grad)[0], gradients(gram, [x], grad + 100 * torch.eye(6))[0])
 
 
@@ -87,7 +87,7 @@ def test_leading_dimensions_broadcast_and_gradients_reduce(backend, x_batch, y_b
 @pytest.mark.parametrize("layout", ["transposed", "strided", "permuted"])
 def test_memory_layout_does_not_change_the_result(backend, layout):
     x, y, grad = torch.randn(2, 5, 3), torch.randn(2, 4, 3), torch.randn(2, 5, 4)
-    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)  # noqa: E731
+    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)
     plain = [x.clone().requires_grad_(), y.clone().requires_grad_()]
     moved = [layouts(tensor)[layout].requires_grad_() for tensor in (x, y)]
     assert not all(tensor.is_contiguous() for tensor in moved)
@@ -99,7 +99,7 @@ def test_memory_layout_does_not_change_the_result(backend, layout):
 def test_expanded_inputs_and_gradient_equal_their_copies(backend):
     x, y = torch.randn(1, 5, 3).expand(4, 5, 3).requires_grad_(), torch.randn(4, 1, 3).expand(4, 6, 3).requires_grad_()
     grad = torch.randn(4, 1, 1).expand(4, 5, 6)
-    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)  # noqa: E731
+    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)
     copies = [tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for tensor in (x, y)]
     for a, b in zip(gradients(function, [x, y], grad), gradients(function, copies, grad.contiguous()), strict=True):
         assert torch.equal(a, b)
@@ -121,7 +121,7 @@ def test_empty_inputs_give_empty_or_constant_results(backend, batch, n, m, d):
 @pytest.mark.parametrize(("n", "m", "d"), [(37, 19, 5), (300, 130, 64)])
 def test_every_element_is_written(backend, n, m, d):
     inputs = leaves((3, n, d), (3, m, d), dtype=torch.float32)
-    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)  # noqa: E731
+    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)
     assert function(*inputs).isfinite().all()
     assert all(grad.isfinite().all() for grad in gradients(function, inputs, torch.ones(3, n, m)))
 
@@ -129,7 +129,7 @@ def test_every_element_is_written(backend, n, m, d):
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_nan_in_one_matrix_stays_in_that_matrix(backend, poison):
     x, y = torch.randn(3, 5, 4), torch.randn(3, 6, 4)
-    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)  # noqa: E731
+    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)
     clean = gradients(function, [x.clone().requires_grad_(), y.clone().requires_grad_()], torch.ones(3, 5, 6))
     sick = x.clone()
     sick[1, 2, 3] = poison
@@ -153,7 +153,7 @@ def test_memory_stays_far_below_a_buffer_of_all_differences(backend):
 
 def test_same_inputs_give_the_same_bits(backend):
     inputs = leaves((2, 50, 8), (2, 40, 8), dtype=torch.float32)
-    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)  # noqa: E731
+    function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)
     first, second = (gradients(function, inputs, torch.ones(2, 50, 40)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -156,7 +156,7 @@ def test_flops_of_the_kernels_are_those_counted_by_hand():
 @pytest.mark.parametrize("start", ["transpose", "identity"])
 def test_flops_of_newton_schulz_are_those_of_the_matrix_products_that_run(start, iterations):
     w = torch.rand(2, 5, 5, requires_grad=True)
-    run = lambda: ops.newton_schulz(w, iterations, start=start)  # noqa: E731
+    run = lambda: ops.newton_schulz(w, iterations, start=start)
     forward = flops(lambda: newton_schulz_reference.forward(w.detach(), iterations, 1e-2, start))
     backward = flops(lambda: newton_schulz_reference.backward(w.detach(), w.detach(), iterations, 1e-2, start))
     assert flops(run) == forward == iterations * 2 * (2 * 2 * 5**3)

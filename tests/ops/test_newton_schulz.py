@@ -166,8 +166,8 @@ def test_every_dtype_keeps_its_budget(backend, dtype, gradient):
     w = kernel_matrix(10, 4, 2).to(dtype).requires_grad_()
     exact = w.detach().double().requires_grad_()
     # Conditioned by eps: the error of the inverse is the unit of the arithmetic times the condition number.
-    function = lambda w: ops.newton_schulz(w, 30, 0.5, gradient=gradient, backend=backend)  # noqa: E731
-    oracle = lambda w: torch.linalg.inv(regularised(w, 0.5))  # noqa: E731
+    function = lambda w: ops.newton_schulz(w, 30, 0.5, gradient=gradient, backend=backend)
+    oracle = lambda w: torch.linalg.inv(regularised(w, 0.5))
     grad = torch.randn(2, 10, 10).to(dtype)
     assert function(w).dtype == dtype
     assert_close(function(w).detach(), oracle(exact).detach(), 4.0)
@@ -182,7 +182,7 @@ def test_nan_in_one_matrix_stays_in_that_matrix(backend, start, gradient, poison
     clean, grad = kernel_matrix(5, 4, 3), torch.randn(3, 5, 5, dtype=torch.float64)
     sick = clean.clone()
     sick[1, 2, 3] = poison
-    function = lambda w: ops.newton_schulz(w, 6, EPS, start=start, gradient=gradient, backend=backend)  # noqa: E731
+    function = lambda w: ops.newton_schulz(w, 6, EPS, start=start, gradient=gradient, backend=backend)
     assert function(sick)[1].isnan().any()
     assert torch.equal(function(sick)[::2], function(clean)[::2])
     ours, theirs = (gradients(function, [w.requires_grad_()], grad)[0] for w in (sick, clean))
@@ -204,7 +204,7 @@ def test_each_matrix_has_its_own_start(backend, start):
 def test_memory_layout_does_not_change_the_result(backend, start, layout):
     w, grad = torch.rand(2, 5, 5) + 3 * torch.eye(5), torch.randn(2, 5, 5)
     moved = w[:1].expand(2, 5, 5) if layout == "expanded" else layouts(w)[layout]
-    function = lambda w: ops.newton_schulz(w, 6, EPS, start=start, backend=backend)  # noqa: E731
+    function = lambda w: ops.newton_schulz(w, 6, EPS, start=start, backend=backend)
     pair = [moved.detach().requires_grad_(), moved.clone(memory_format=torch.contiguous_format).requires_grad_()]
     torch.testing.assert_close(*(function(w) for w in pair), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(*(gradients(function, [w], grad)[0] for w in pair), rtol=1e-5, atol=1e-6)
@@ -223,7 +223,7 @@ def test_empty_batch(backend, shape):
 @pytest.mark.parametrize("start", STARTS)
 def test_every_element_is_written(backend, start):
     w = kernel_matrix(9, 4, 2).float().requires_grad_()
-    function = lambda w: ops.newton_schulz(w, start=start, backend=backend)  # noqa: E731
+    function = lambda w: ops.newton_schulz(w, start=start, backend=backend)
     assert function(w).isfinite().all()
     assert gradients(function, [w], torch.ones(2, 9, 9))[0].isfinite().all()
 

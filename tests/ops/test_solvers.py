@@ -66,7 +66,7 @@ def test_values_and_gradients_match_the_definition(solver, oracle, batch, m, v, 
 @SOLVERS
 def test_first_and_second_derivatives_match_finite_differences(solver, oracle):
     inputs = kernel_matrix(4, 4, 2).requires_grad_(), *leaves((2, 4, 2))
-    function = lambda w, rhs: solver(w, rhs, 0.1)  # noqa: E731
+    function = lambda w, rhs: solver(w, rhs, 0.1)
     assert torch.autograd.gradcheck(function, inputs)
     assert torch.autograd.gradgradcheck(function, inputs)
 
@@ -164,8 +164,8 @@ def test_conjugate_gradient_may_take_more_steps_than_it_needs(case, iterations, 
         rhs = rhs * torch.tensor([1.0, 0.0, 1.0])
     inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in (w, rhs)]
     exact, grad = twins(inputs), torch.randn(8, 3, dtype=dtype)
-    function = lambda w, rhs: conjugate_gradient(w, rhs, 0.1, iterations)  # noqa: E731
-    oracle = lambda w, rhs: solution(w, rhs, 0.1)  # noqa: E731
+    function = lambda w, rhs: conjugate_gradient(w, rhs, 0.1, iterations)
+    oracle = lambda w, rhs: solution(w, rhs, 0.1)
     ours = function(*inputs), *gradients(function, inputs, grad)
     theirs = oracle(*exact), *gradients(oracle, exact, grad)
     for a, b in zip(ours, theirs, strict=True):
