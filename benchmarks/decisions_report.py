@@ -17,6 +17,8 @@ from matplotlib import pyplot
 DEFAULT = json.dumps({"gram": "keys", "iterations": 6})
 COLOURS = {"keys": "#0072B2", "cross": "#D55E00"}  # colour-blind safe
 
+COLUMNS = ["question", "setting", "seeds", "top-1 %", "+-", "to default", "+- of it", "largest gradient"]
+
 Groups = dict[tuple[str, str], list[dict[str, Any]]]
 
 
@@ -29,25 +31,43 @@ def report(folder: Path) -> None:
     groups: Groups = defaultdict(list)
     for row in rows:
         groups[row["question"], row["setting"]].append(row)
-    Console().print(table(groups))
+    Console(width=110).print(table(groups))
     write_summary(groups, folder / "summary.csv")
     draw(groups, folder / "decisions.png")
 
 
 def accuracies(rows: list[dict[str, Any]]) -> tuple[float, float]:
     """Mean and standard deviation over seeds."""
-    values = [float(row["accuracy"]) for row in rows]
+    return spread([float(row["accuracy"]) for row in rows])
+
+
+def differences(rows: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[float, float]:
+    """To the default, seed by seed: mean and standard deviation."""
+    by_seed = {row["seed"]: float(row["accuracy"]) for row in base}
+    return spread([float(row["accuracy"]) - by_seed[row["seed"]] for row in rows if row["seed"] in by_seed])
+
+
+def spread(values: list[float]) -> tuple[float, float]:
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
+def summary(groups: Groups) -> list[list[str]]:
+    rows = []
+    for (question, setting), runs in groups.items():
+        mean, deviation = accuracies(runs)
+        gap, gap_deviation = differences(runs, groups["steps", DEFAULT])
+        gradient = max(float(run["largest_gradient"]) for run in runs)
+        numbers = [f"{mean:.2f}", f"{deviation:.2f}", f"{gap:+.2f}", f"{gap_deviation:.2f}", f"{gradient:.3g}"]
+        rows.append([question, describe(setting), str(len(runs)), *numbers])
+    return sorted(rows, key=lambda row: row[0])  # within a question, as they were run
+
+
 def table(groups: Groups) -> Table:
-    out = Table(title="CIFAR-10 top-1, mean and standard deviation over seeds")
-    for title in ("question", "setting", "seeds", "top-1 %", "deviation", "largest gradient norm"):
+    out = Table(title="CIFAR-10 top-1 over seeds, and seed by seed against the default")
+    for title in COLUMNS:
         out.add_column(title)
-    for (question, setting), rows in groups.items():
-        mean, deviation = accuracies(rows)
-        gradient = max(float(row["largest_gradient"]) for row in rows)
-        out.add_row(question, describe(setting), str(len(rows)), f"{mean:.2f}", f"{deviation:.2f}", f"{gradient:.3g}")
+    for row in summary(groups):
+        out.add_row(*row)
     return out
 
 
@@ -58,11 +78,7 @@ def describe(setting: str) -> str:
 def write_summary(groups: Groups, path: Path) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["question", "setting", "seeds", "mean", "deviation", "largest_gradient"])
-        for (question, setting), rows in groups.items():
-            mean, deviation = accuracies(rows)
-            gradient = max(float(row["largest_gradient"]) for row in rows)
-            writer.writerow([question, setting, len(rows), f"{mean:.3f}", f"{deviation:.3f}", f"{gradient:.4g}"])
+        writer.writerows([COLUMNS, *summary(groups)])
 
 
 def draw(groups: Groups, path: Path) -> None:
