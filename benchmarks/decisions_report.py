@@ -100,10 +100,13 @@ def draw(groups: Groups, path: Path) -> None:
             curves[options["gram"]].append((options["iterations"], *accuracies(rows)))
         elif question == "solver":
             mean, _ = accuracies(rows)
-            right.axhline(mean, color=COLOURS[options["gram"]], linestyle=":", label=f"{options['gram']}, exact solve")
+            right.axhline(
+                mean, color=COLOURS[options["gram"]], linestyle=":", label=f'gram="{options["gram"]}", exact solve'
+            )
     for gram, points in curves.items():
         steps, means, deviations = zip(*sorted(points), strict=True)
-        right.errorbar(steps, means, deviations, marker="o", color=COLOURS[gram], capsize=4, label=f"W among {gram}")
+        right.errorbar(steps, means, deviations, marker="o", color=COLOURS[gram], capsize=4, label=f'gram="{gram}"')
+        right.set_xticks(steps)
     right.set_xlabel("Newton-Schulz steps")
     right.legend(fontsize=8)
     figure.savefig(path, dpi=150)
