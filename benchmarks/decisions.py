@@ -27,7 +27,7 @@ from laplacianformer import LaplacianFormer
 
 RESULTS = Path(__file__).parent.parent / "results" / "decisions"
 STEPS = (2, 4, 6, 8, 12, 20)
-# The first is the default: gain 1, W among keys, 6 steps. Every other setting changes one or two things of it.
+# All start from gain 1, W among keys and 6 steps, which is the first, and change one or two things of it.
 # 49 landmarks on the 16 x 16 and 8 x 8 grids of this model: sqrt(m) = 7.
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("steps", {"gram": "keys", "iterations": 6}),
@@ -121,7 +121,7 @@ def small_model(setting: dict[str, Any]) -> LaplacianFormer:
         stem_kernel=3,
         stem_stride=2,
         num_classes=10,
-        attention_args=setting,
+        attention_args={"gain": 1.0} | setting,
     )
 
 

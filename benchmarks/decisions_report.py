@@ -14,10 +14,10 @@ from rich.table import Table
 matplotlib.use("agg")
 from matplotlib import pyplot
 
-DEFAULT = json.dumps({"gram": "keys", "iterations": 6})
+BASE = json.dumps({"gram": "keys", "iterations": 6})
 COLOURS = {"keys": "#0072B2", "cross": "#D55E00"}  # colour-blind safe
 
-COLUMNS = ["question", "setting", "seeds", "top-1 %", "+-", "to default", "+- of it", "largest gradient"]
+COLUMNS = ["question", "setting", "seeds", "top-1 %", "+-", "to the first", "+- of it", "largest gradient"]
 
 Groups = dict[tuple[str, str], list[dict[str, Any]]]
 
@@ -42,7 +42,7 @@ def accuracies(rows: list[dict[str, Any]]) -> tuple[float, float]:
 
 
 def differences(rows: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[float, float]:
-    """To the default, seed by seed: mean and standard deviation."""
+    """To the first setting, seed by seed: mean and standard deviation."""
     by_seed = {row["seed"]: float(row["accuracy"]) for row in base}
     return spread([float(row["accuracy"]) - by_seed[row["seed"]] for row in rows if row["seed"] in by_seed])
 
@@ -55,7 +55,7 @@ def summary(groups: Groups) -> list[list[str]]:
     rows = []
     for (question, setting), runs in groups.items():
         mean, deviation = accuracies(runs)
-        gap, gap_deviation = differences(runs, groups["steps", DEFAULT])
+        gap, gap_deviation = differences(runs, groups["steps", BASE])
         gradient = max(float(run["largest_gradient"]) for run in runs)
         numbers = [f"{mean:.2f}", f"{deviation:.2f}", f"{gap:+.2f}", f"{gap_deviation:.2f}", f"{gradient:.3g}"]
         rows.append([question, describe(setting), str(len(runs)), *numbers])
@@ -63,7 +63,7 @@ def summary(groups: Groups) -> list[list[str]]:
 
 
 def table(groups: Groups) -> Table:
-    out = Table(title="CIFAR-10 top-1 over seeds, and seed by seed against the default")
+    out = Table(title="CIFAR-10 top-1 over seeds, and seed by seed against the first setting")
     for title in COLUMNS:
         out.add_column(title)
     for row in summary(groups):
@@ -84,7 +84,7 @@ def write_summary(groups: Groups, path: Path) -> None:
 def draw(groups: Groups, path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
     gains = [(json.loads(setting)["gain"], rows) for (question, setting), rows in groups.items() if question == "gain"]
-    gains.insert(1, (1.0, groups["steps", DEFAULT]))
+    gains.insert(1, (1.0, groups["steps", BASE]))
     for place, (_, rows) in enumerate(gains):
         mean, deviation = accuracies(rows)
         left.errorbar(place, mean, deviation, fmt="o", color=COLOURS["keys"], capsize=4)
