@@ -28,6 +28,8 @@ from laplacianformer.ops import cpu_extension
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernels"
 SCALE = 4.0
+# Colour-blind safe.
+COLOURS = {"ours": "#0072B2", "compile": "#E69F00", "cdist": "#009E73", "sklearn": "#D55E00", "keops": "#CC79A7"}
 ROUNDS = 20_000
 
 
@@ -193,34 +195,41 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
-    compared = [r for r in rows if len(r["forward"]["ratio"]) > 0]
-    bars = [(r, phase) for r in compared for phase in ("forward", "forward_backward")]
-    names = ("ours", "compile", "cdist", "sklearn", "keops")
-    for i, name in enumerate(names):
-        heights = [r[phase]["times"].get(name, {}).get("median_ms", math.nan) for r, phase in bars]
+    scaling = [row for row in rows if row["scaling"]]
+    panels = 2 if scaling else 1
+    figure, axes = pyplot.subplots(1, panels, figsize=(6 * panels, 4.5), squeeze=False, layout="constrained")
+    draw_rivals(axes[0, 0], [row for row in rows if row["forward"]["ratio"]])
+    if scaling:
+        draw_scaling(axes[0, 1], scaling)
+    for axis in axes.flat:
+        axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_minor_formatter(ticker.NullFormatter())
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def draw_rivals(axis: Any, rows: list[dict[str, Any]]) -> None:
+    bars = [(row, phase) for row in rows for phase in ("forward", "forward_backward")]
+    for i, (name, colour) in enumerate(COLOURS.items()):
+        heights = [row[phase]["times"].get(name, {}).get("median_ms", math.nan) for row, phase in bars]
         if not all(map(math.isnan, heights)):
-            axes[0].bar([b + 0.18 * i for b in range(len(bars))], heights, 0.17, label=name)
-    labels = [f"{r['what']} d={r['d']} x{r['threads']}\n{phase.replace('_', ' + ')}" for r, phase in bars]
-    axes[0].set_xticks([b + 0.3 for b in range(len(bars))], labels, rotation=90, fontsize=6)
-    axes[0].set(yscale="log", ylabel="ms", title="B*H = 8, N = 3136, M = 49, float32")
-    axes[0].legend(fontsize=7)
+            axis.bar([b + 0.18 * i for b in range(len(bars))], heights, 0.17, label=name, color=colour)
+    labels = [f"{row['what']} d={row['d']} x{row['threads']}\n{phase.replace('_', ' + ')}" for row, phase in bars]
+    axis.set_xticks([b + 0.3 for b in range(len(bars))], labels, rotation=90, fontsize=7)
+    axis.set(yscale="log", ylabel="ms", title="B*H = 8, N = 3136, M = 49, float32")
+    axis.set_yticks([2, 5, 10, 20, 50])
+    axis.legend(fontsize=8)
+
+
+def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
     for what in ("kernel", "product", "reduction"):
         for phase, style in (("forward", "-"), ("forward_backward", "--")):
-            series = sorted(
-                (r["n"], r[phase]["times"]["ours"]["median_ms"]) for r in rows if r["scaling"] and r["what"] == what
-            )
-            if series:
-                axes[1].plot(
-                    *zip(*series, strict=True), style, marker="o", label=f"{what}, {phase.replace('_', ' + ')}"
-                )
-    axes[1].set(xscale="log", yscale="log", xlabel="N", ylabel="ms", title="Scaling, M = 49, d = 32")
-    if axes[1].lines:
-        axes[1].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
+            points = sorted((row["n"], row[phase]["times"]["ours"]["median_ms"]) for row in rows if row["what"] == what)
+            axis.plot(*zip(*points, strict=True), style, marker="o", label=f"{what}, {phase.replace('_', ' + ')}")
+    axis.set(xscale="log", yscale="log", xlabel="N", ylabel="ms", title="Scaling, M = 49, d = 32")
+    axis.legend(fontsize=8)
 
 
 def main() -> None:
