@@ -227,8 +227,9 @@ class LaplacianFormer(nn.Module):
             _init_weights(self.head, "head")
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        for stage in self.stages:
-            stage.grad_checkpointing = enable  # type: ignore[assignment]
+        for module in self.modules():
+            if isinstance(module, Stage):
+                module.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
         """One-dimensional parameters (norms, biases, gains) are exempt by timm's own rule."""

@@ -1,5 +1,7 @@
 """Tables are made once, and never in a form that a later call can't use."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -32,6 +34,14 @@ def test_old_tables_are_forgotten(monkeypatch):
     for n in (1, 2, 1, 3, 1, 2):  # 1 is used again before 3 needs room, so 2 is the oldest
         table(n)
     assert calls == [1, 2, 3, 2]
+
+
+def test_threads_share_a_table_that_is_made_once(monkeypatch):
+    monkeypatch.setattr(remember, "MOST_BYTES", 40 * 8)
+    table, _ = counting()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: len(table(i % 13 + 1)), range(4000)))
+    assert found == [i % 13 + 1 for i in range(4000)]
 
 
 def test_a_table_too_large_to_keep_is_still_made(monkeypatch):

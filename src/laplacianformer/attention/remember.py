@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -21,19 +22,21 @@ def remembered(make: Callable[..., Table]) -> Callable[..., Table]:
     symbols there, tensors fake, and memory the graph's own.
     """
     kept: OrderedDict[Any, Table] = OrderedDict()
+    lock = Lock()
 
     @wraps(make)
     def call(*arguments: Any) -> Table:
         if _tracing():
             return make(*arguments)
-        table = kept.pop(arguments, None)
-        if table is None:
-            # A tensor made in inference mode could not be used in training later.
-            with torch.inference_mode(False), torch.no_grad():
-                table = make(*arguments)
-        kept[arguments] = table
-        while sum(map(_bytes, kept.values())) > MOST_BYTES:
-            kept.popitem(last=False)
+        with lock:
+            table = kept.pop(arguments, None)
+            if table is None:
+                # A tensor made in inference mode could not be used in training later.
+                with torch.inference_mode(False), torch.no_grad():
+                    table = make(*arguments)
+            kept[arguments] = table
+            while sum(map(_bytes, kept.values())) > MOST_BYTES:
+                kept.popitem(last=False)
         return table
 
     return call
