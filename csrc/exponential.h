@@ -45,11 +45,14 @@ class Exponential {
     bound_ = static_cast<R>(bound < S::kMax ? bound : S::kMax);
   }
 
-  INLINE Vec<R> operator()(Vec<R> distance) const {
+  INLINE Vec<R> operator()(Vec<R> distance) const { return normal(at_most<R>(distance, splat<R>(bound_))); }
+
+  // The same where the result is known to be a normal number.
+  INLINE Vec<R> normal(Vec<R> distance) const {
     // Adding `magic` leaves n + bias in the low bits of the sum: n needs no conversion to an integer.
     constexpr R magic = static_cast<R>(int64_t{3} << (S::kMantissa - 1)) + S::kBias;
     constexpr int last = sizeof(S::kQ) / sizeof(R) - 1;
-    const Vec<R> u = in_register<R>(at_most<R>(distance, splat<R>(bound_)) * factor_);
+    const Vec<R> u = in_register<R>(distance * factor_);
     const Vec<R> shifted = u * R(1.4426950408889634) + magic, n = shifted - magic;
     const Vec<R> f = (u - n * S::kLog2High) - n * S::kLog2Low;
     Vec<R> q = f * S::kQ[last] + S::kQ[last - 1];

@@ -30,7 +30,7 @@ INLINE int64_t padded(int64_t width) {
 // The scratch memory of an item. With a null base, only its size.
 template <class R>
 struct Buffers {
-  R *longs, *d_longs, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *outputs;
+  R *longs, *d_longs, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *outputs, *long_totals, *short_totals;
   size_t bytes = 0;
 
   INLINE Buffers(const Task& task, void* base) {
@@ -44,6 +44,8 @@ struct Buffers {
     shorts = take(base, kChunk * task.width);
     short_rows = take(base, kChunk * values);
     outputs = take(base, kBlock * values);
+    long_totals = take(base, kBlock);
+    short_totals = take(base, kChunk);
   }
 
   INLINE R* take(void* base, int64_t count) {
@@ -62,13 +64,16 @@ struct Item {
   R *short_sums, *short_value_sums;
   Buffers<R> buffers;
   Exponential<R> exponential;
+  // For the second form of the distance: whether it may be used, and the bound for the rows of either side.
+  bool longs_within = false, shorts_within = false;
+  const R bound;
 
   Item(const Task& t, int64_t item, void* scratch)
       : task(t), matrix(item / t.splits), begin(item % t.splits * t.split_rows),
         end(smaller(begin + t.split_rows, t.longs)), values(padded<R>(t.value_width)),
         short_sums(static_cast<R*>(t.short_sums) + item * t.shorts * t.width),
         short_value_sums(static_cast<R*>(t.short_value_sums) + item * t.shorts * values), buffers(t, scratch),
-        exponential(t.scale) {}
+        exponential(t.scale), bound(static_cast<R>(t.scale * (kTotalsBound / 2))) {}
 
   static void clear(R* data, int64_t count) {
     for (int64_t k = 0; k < count; ++k) data[k] = 0;
@@ -105,7 +110,19 @@ struct Item {
                  buffers.long_rows, values);
   }
 
-  void kernel(int64_t lanes, int64_t count) {
+  // float64 is for exactness: it always takes the first form of the distance.
+  static constexpr bool kTotals = sizeof(R) == 4;
+
+  // The kernel of a block and a chunk. Totals are of the block if this is its first chunk, of the chunk if just read.
+  void kernel(int64_t row, int64_t lanes, int64_t s, int64_t count) {
+    if constexpr (kTotals) {
+      if (s == 0) longs_within = panel_totals<R>(buffers.longs, lanes, task.width, bound, buffers.long_totals);
+      if (row == begin || task.shorts > kChunk)
+        shorts_within = row_totals<R>(buffers.shorts, count, task.width, bound, buffers.short_totals);
+      if (longs_within && shorts_within)
+        return kernel_panel<R>(buffers.longs, buffers.long_totals, lanes, buffers.shorts, buffers.short_totals, count,
+                               task.width, exponential, buffers.weights);
+    }
     kernel_panel<R>(buffers.longs, lanes, buffers.shorts, count, task.width, exponential, buffers.weights);
   }
 
@@ -150,7 +167,7 @@ struct Item {
   void kernel_forward() {
     blocks([&](int64_t row, int64_t lanes) {
       chunks(row, [&](int64_t s, int64_t count) {
-        kernel(lanes, count);
+        kernel(row, lanes, s, count);
         write_kernel(row, lanes, s, count);
       });
     });
@@ -187,7 +204,7 @@ struct Item {
         copy_long_values(row, lanes);
       }
       chunks(row, [&](int64_t s, int64_t count) {
-        kernel(lanes, count);
+        kernel(row, lanes, s, count);
         multiply(lanes, s, count);
       });
       if (task.long_value_out.data) write_outputs(row, lanes);
@@ -203,7 +220,7 @@ struct Item {
       copy_long_values(row, lanes);
       pack<R>(buffers.long_rows, values, lanes, task.value_width, buffers.long_values);
       chunks(row, [&](int64_t s, int64_t count) {
-        kernel(lanes, count);
+        kernel(row, lanes, s, count);
         multiply(lanes, s, count);
         pairs<Dot>(buffers.long_values, lanes, buffers.short_rows, values, count, task.value_width, buffers.products,
                    [](R*) {});

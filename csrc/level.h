@@ -11,6 +11,7 @@
 #include "convert.h"
 #include "panel.h"
 #include "pairs.h"
+#include "totals.h"
 #include "product.h"
 #include "signs.h"
 #include "kernels.h"

@@ -1,4 +1,8 @@
 // One number for each pair of a long and a short row: the L1 distance or the dot product of the two.
+//
+// The distance has two forms. |x - y| summed takes three instructions a vector and is exact to rounding. With the
+// sums of the rows at hand, 2 sum max(x, y) - sum x - sum y takes two; its error is a few roundings of sum |x| and
+// sum |y|, so it is used where those are small beside the scale (kTotalsBound), and the first form elsewhere.
 #pragma once
 
 namespace laplacianformer {
@@ -12,11 +16,18 @@ constexpr int kGroup = 5;
 constexpr int64_t kFeatures = 64;
 
 struct Distance {
-  // Where multiply-add has units of its own, subtractions are better off there: 1 * x - y is rounded once, so
-  // it is x - y to the bit. `one` is hidden from the compiler, which would see through this.
+  template <class R>
+  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R>) {
+    return sum + absolute<R>(x - y);
+  }
+};
+
+struct Largest {
+  // Where multiply-add has units of its own, the addition is better off there: 1 * x + y is rounded once, so it is
+  // x + y to the bit. `one` is hidden from the compiler, which would see through this.
   template <class R>
   static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R> one) {
-    return sum + absolute<R>(LAPLACIANFORMER_VECTOR_BYTES >= 32 ? x * one - y : x - y);
+    return LAPLACIANFORMER_VECTOR_BYTES >= 32 ? larger<R>(x, y) * one + sum : larger<R>(x, y) + sum;
   }
 };
 
@@ -91,6 +102,24 @@ void kernel_panel(const R* panel, int64_t lanes, const R* shorts, int64_t count,
   pairs<Distance>(panel, lanes, shorts, width, count, width, out, [&](R* subtile) __attribute__((always_inline)) {
     for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
       store(subtile + k, exponential(load(subtile + k)));
+  });
+}
+
+// The same by the second form. Sums run in the same order everywhere, so that equal rows have distance 0, and x and
+// y may swap.
+template <class R>
+void kernel_panel(const R* panel, const R* totals, int64_t lanes, const R* shorts, const R* short_totals,
+                  int64_t count, int64_t width, const Exponential<R>& exponential, R* out) {
+  pairs<Largest>(panel, lanes, shorts, width, count, width, out, [&](R* subtile) __attribute__((always_inline)) {
+    const Vec<R> sums[2] = {load(totals), load(totals + kWidth<R>)};
+    totals += kLanes<R>;
+    for (int64_t j = 0; j < count; ++j, subtile += kLanes<R>) {
+      const Vec<R> zero = splat<R>(0), total = splat<R>(short_totals[j]);
+      for (int v = 0; v < 2; ++v) {
+        R* to = subtile + v * kWidth<R>;
+        store(to, exponential.normal(larger<R>(load(to) * R(2) - (sums[v] + total), zero)));
+      }
+    }
   });
 }
 

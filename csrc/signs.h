@@ -21,6 +21,24 @@ INLINE void sign_step(const R* longs, const R* weights, const Vec<R>* y, R* d_lo
   store(d_longs, d);
 }
 
+// Two of them. A product and two additions for the first, two multiply-adds for the second: an even load on units
+// that only add and units that only multiply and add.
+template <class R, int Rows>
+INLINE void sign_steps(const R* longs, const R* weights, const Vec<R>* y, R* d_longs, Vec<R>* total) {
+  constexpr int w = kWidth<R>;
+  const Vec<R> x0 = load(longs), x1 = load(longs + w);
+  Vec<R> d0 = load(d_longs), d1 = load(d_longs + w);
+  for (int j = 0; j < Rows; ++j) {
+    const Vec<R> term = in_register<R>(load(weights + j * kLanes<R>) * sign<R>(x0, y[j]));
+    const Vec<R> s = sign<R>(x1, y[j]), g = in_register<R>(load(weights + j * kLanes<R> + w));
+    d0 += term;
+    d1 += g * s;
+    total[j] += in_register<R>(g * s + term);
+  }
+  store(d_longs, d0);
+  store(d_longs + w, d1);
+}
+
 // One feature of `Rows` short rows against `count` vectors. `sums` gets, lane by lane, the terms of d_short.
 template <class R, int Rows>
 INLINE void sign_feature(const R* longs, int64_t long_size, const R* weights, int64_t weight_size, const R* shorts,
@@ -30,10 +48,8 @@ INLINE void sign_feature(const R* longs, int64_t long_size, const R* weights, in
     y[j] = splat<R>(shorts[j * stride]);
     total[j] = splat<R>(0);
   }
-  for (; count >= 2; count -= 2, longs += long_size, d_longs += long_size, weights += weight_size) {
-    sign_step<R, Rows>(longs, weights, y, d_longs, total);
-    sign_step<R, Rows>(longs + kWidth<R>, weights + kWidth<R>, y, d_longs + kWidth<R>, total);
-  }
+  for (; count >= 2; count -= 2, longs += long_size, d_longs += long_size, weights += weight_size)
+    sign_steps<R, Rows>(longs, weights, y, d_longs, total);
   if (count) sign_step<R, Rows>(longs, weights, y, d_longs, total);
   for (int j = 0; j < Rows; ++j) sums[j * kWidth<R>] = total[j];
 }

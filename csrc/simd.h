@@ -87,6 +87,17 @@ INLINE Vec<R> at_most(Vec<R> v, Vec<R> bound) {
   return bound < v ? bound : v;
 }
 
+// The larger one. Neither is NaN.
+template <class R>
+INLINE Vec<R> larger(Vec<R> a, Vec<R> b) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm512_maskz_max_ps(-1, (__m512)a, (__m512)b);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm256_max_ps((__m256)a, (__m256)b);
+#endif
+  return a < b ? b : a;
+}
+
 // A factor for sign(): the sign comes out as 0 or +-kSignUnit.
 template <class R>
 constexpr R kSignUnit = (LAPLACIANFORMER_VECTOR_BYTES == 32 && sizeof(R) == 4) ? R(2) : R(1);

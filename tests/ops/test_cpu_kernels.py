@@ -159,3 +159,25 @@ def test_accuracy_budget(level: str, width: int, magnitude: float, offset: float
     tiny = torch.finfo(torch.float32).tiny  # Below it, results are 0.
     assert ours.max() <= 4 * theirs.max() + tiny
     assert ours.mean() <= 4 * theirs.mean() + tiny
+
+
+@pytest.mark.parametrize("magnitude", [0.5, 2.0, 20.0])
+def test_close_pairs_far_from_the_origin(level: str, magnitude: float) -> None:
+    """Inside and beyond the bound of the form that sums maxima: a kernel near 1 keeps its digits."""
+    (centre, noise) = inputs((60, 32), (60, 32), scale=1.0)
+    x, y = centre * magnitude, centre * magnitude + noise * 1e-3
+    exact = torch.cdist(x.double(), y.double(), p=1).div(-4).exp()
+    assert (ops.laplacian_kernel(x, y, 4.0, backend="cpu") - exact).abs().max() < 3e-6
+    assert torch.equal(ops.laplacian_kernel(x, x, 4.0, backend="cpu").diagonal(), torch.ones(60))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
+def test_a_bad_row_spoils_no_other(level: str, bad: float) -> None:
+    x, y = inputs((300, 32), (70, 32))
+    clean = ops.laplacian_kernel(x, y, 4.0, backend="cpu")
+    x[130, 3], y[66, 5] = bad, bad
+    out = ops.laplacian_kernel(x, y, 4.0, backend="cpu")
+    rows, columns = torch.arange(300) != 130, torch.arange(70) != 66
+    assert_close(out[rows][:, columns], clean[rows][:, columns].double(), 5e-6)
+    spoilt = torch.cat([out[130, columns], out[rows, 66]])
+    assert spoilt.isnan().all() if bad != bad else (spoilt == 0).all()

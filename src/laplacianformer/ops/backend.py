@@ -9,6 +9,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -56,13 +57,18 @@ def _select(op: str, backend: str, tensors: tuple[Tensor, ...]) -> ModuleType:
     for name in [backend] if backend else _MISSING:
         reason = _MISSING[name]()
         if reason is None:
-            module = importlib.import_module(f"laplacianformer.ops.{op}.{name}")
+            module = _module(op, name)
             reason = module.check(*tensors)
         if reason is None:
             return module
     raise RuntimeError(
         f"{op}: backend {backend!r} was asked for and can't run: {reason}. Leave it out for the automatic choice."
     )
+
+
+@lru_cache(maxsize=None)
+def _module(op: str, backend: str) -> ModuleType:
+    return importlib.import_module(f"laplacianformer.ops.{op}.{backend}")
 
 
 def _known(name: str | None) -> str | None:

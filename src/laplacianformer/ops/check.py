@@ -73,6 +73,8 @@ def choice(op: str, options: tuple[str | None, ...], **named: str | None) -> Non
 def broadcast_batch(op: str, *named: tuple[str, Tensor]) -> tuple[Tensor, ...]:
     """Expand all leading dimensions against each other (a view: nothing is copied)."""
     shapes = [tensor.shape[:-2] for _, tensor in named]
+    if all(shape == shapes[0] for shape in shapes):
+        return tuple(tensor for _, tensor in named)
     try:
         batch = torch.broadcast_shapes(*shapes)
     except RuntimeError:

@@ -49,12 +49,18 @@ def _not_built() -> str:
 
 def levels() -> tuple[str, ...]:
     """The instruction sets that this machine has, slowest first."""
-    return LEVELS[: torch.ops.laplacianformer_cpu.best_level() + 1]
+    return LEVELS[: _best() + 1]
+
+
+@lru_cache(maxsize=1)
+def _best() -> int:
+    best: int = torch.ops.laplacianformer_cpu.best_level()
+    return best
 
 
 def level() -> int:
     """The instruction set in use: the automatic choice, or the forced one."""
-    best: int = torch.ops.laplacianformer_cpu.best_level()
+    best = _best()
     if _forced is None:
         return min(best, LEVELS.index(AUTOMATIC))
     if _forced not in LEVELS:

@@ -13,6 +13,8 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
     """All tensors in the widest of their dtypes."""
     dtype = tensors[0].dtype
+    if all(tensor.dtype == dtype for tensor in tensors):
+        return tensors
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)
     return tuple(tensor.to(dtype) for tensor in tensors)
@@ -24,14 +26,16 @@ def under_autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[
     float64 is left alone, as autocast does.
     """
     device = tensors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not _autocast(device):
         return tensors
     target = torch.get_autocast_dtype(device) if dtype is None else dtype
     return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(target) for tensor in tensors)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """A block in which autocast is off, on devices that have it."""
-    if torch.amp.is_autocast_available(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    """A block in which autocast is off."""
+    return torch.autocast(device.type, enabled=False) if _autocast(device.type) else nullcontext()
+
+
+def _autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

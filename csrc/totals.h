@@ -1,0 +1,60 @@
+// The sums of rows, for the second form of the distance (pairs.h).
+#pragma once
+
+namespace laplacianformer {
+namespace {
+
+// The second form is used where sum |x| + sum |y| is at most this many scales. The kernel is then within about 2e-6
+// of itself, and never smaller than exp(-32).
+constexpr double kTotalsBound = 32;
+
+// The sum of each row of a panel, added up as pairs.h adds up; whether sum |x| is within the bound for all of them.
+template <class R>
+bool panel_totals(const R* panel, int64_t lanes, int64_t width, R bound, R* totals) {
+  bool within = true;
+  for (int64_t v = 0; v < vectors<R>(lanes); ++v) {
+    const R* x = panel + vector_offset<R>(v, width);
+    Vec<R> total = splat<R>(0), size = splat<R>(0);
+    for (int64_t begin = 0; begin < width; begin += kFeatures) {
+      Vec<R> sum = splat<R>(0);
+      for (int64_t k = begin; k < smaller(begin + kFeatures, width); ++k) {
+        const Vec<R> term = load(x + k * kLanes<R>);
+        sum += term;
+        size += absolute<R>(term);
+      }
+      total = begin > 0 ? total + sum : sum;
+    }
+    store(totals + v * kWidth<R>, total);
+    for (int i = 0; i < kWidth<R>; ++i) within &= size[i] <= bound;  // Not for NaN.
+  }
+  return within;
+}
+
+// The same for rows as they are.
+template <class R>
+bool row_totals(const R* rows, int64_t count, int64_t width, R bound, R* totals) {
+  constexpr int64_t group = 4;  // Rows at a time: additions of one row wait for each other.
+  bool within = true;
+  for (int64_t j = 0; j < count; j += group) {
+    const int64_t last = smaller(group, count - j) - 1;
+    R total[group] = {}, size[group] = {};
+    for (int64_t begin = 0; begin < width; begin += kFeatures) {
+      R sum[group] = {};
+      for (int64_t k = begin; k < smaller(begin + kFeatures, width); ++k)
+        for (int64_t i = 0; i < group; ++i) {
+          const R term = rows[(j + smaller(i, last)) * width + k];
+          sum[i] += term;
+          size[i] += term < 0 ? -term : term;
+        }
+      for (int64_t i = 0; i < group; ++i) total[i] = begin > 0 ? total[i] + sum[i] : sum[i];
+    }
+    for (int64_t i = 0; i <= last; ++i) {
+      totals[j + i] = total[i];
+      within &= size[i] <= bound;
+    }
+  }
+  return within;
+}
+
+}  // namespace
+}  // namespace laplacianformer
