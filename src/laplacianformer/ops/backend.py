@@ -9,7 +9,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -66,7 +66,7 @@ def _select(op: str, backend: str, tensors: tuple[Tensor, ...]) -> ModuleType:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _module(op: str, backend: str) -> ModuleType:
     return importlib.import_module(f"laplacianformer.ops.{op}.{backend}")
 
