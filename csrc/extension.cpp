@@ -54,6 +54,8 @@ Type type_of(const Tensor& tensor) {
   }
 }
 
+int64_t stored_bytes(Type type) { return type == Type::float64 ? 8 : type == Type::float32 ? 4 : 2; }
+
 // Owns the offsets of the matrices of its tensors, which Rows point to.
 class Views {
  public:
@@ -129,8 +131,7 @@ void run(const Level& level, Step step, const Task& task) {
 // Adds the shares of the items, in order, into `out`, whose matrices are dense.
 void add_shares(const Level& level, const Task& task, const void* sums, int64_t width, int64_t stride,
                 const Tensor& out) {
-  const int64_t size = task.type == Type::float64 ? 8 : 4, stored = task.type == Type::float32 ? 4
-                       : task.type == Type::float64 ? 8 : 2;
+  const int64_t size = task.type == Type::float64 ? 8 : 4, stored = stored_bytes(task.type);
   char* to = static_cast<char*>(out.data_ptr());
   const int64_t grain = 1 + kGrain / (1 + width * task.splits);
   torch::stable::parallel_for(0, task.batch * task.shorts, grain, [&](int64_t begin, int64_t end) {
@@ -203,6 +204,117 @@ void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor dx, 
   if (by_row) add_shares(level, task, value_sums.get(), task.value_width, stride, dvalues);
 }
 
+void invert(Inverse& task, const Tensor& w, const Tensor& out, Views& views, const Level& level) {
+  task.type = type_of(w);
+  task.size = w.size(w.dim() - 1);
+  task.w = views(w);
+  task.out = views(out);
+  const int64_t batch = w.numel() / (task.size * task.size);
+  torch::stable::parallel_for(0, batch, 1, [&](int64_t begin, int64_t end) {
+    const Scratch scratch(level.inverse_bytes(task));
+    for (int64_t matrix = begin; matrix < end; ++matrix) level.inverse(task, matrix, scratch.get());
+  });
+}
+
+void inverse_forward(Tensor w, Tensor out, int64_t iterations, double eps, bool identity, int64_t which) {
+  Views views;
+  Inverse task{};
+  task.iterations = iterations;
+  task.eps = eps;
+  task.identity = identity;
+  invert(task, w, out, views, level_of(which));
+}
+
+void inverse_backward(Tensor grad, Tensor w, Tensor out, int64_t iterations, double eps, bool identity, int64_t which) {
+  Views views;
+  Inverse task{};
+  task.iterations = iterations;
+  task.eps = eps;
+  task.identity = identity;
+  task.grad = views(grad);
+  invert(task, w, out, views, level_of(which));
+}
+
+// Rows that are summed by themselves; then these sums are put together in order.
+constexpr int64_t kMomentRows = 256;
+
+// The ranges of rows of a (batch, heads, rows, columns) tensor, head by head.
+struct Ranges {
+  int64_t batch, heads, rows, width, parts;
+  Rows data;
+
+  Ranges(const Tensor& x, Views& views)
+      : batch(x.size(0)), heads(x.size(1)), rows(x.size(2)), width(x.size(3)),
+        parts((rows + kMomentRows - 1) / kMomentRows), data(views(x)) {}
+
+  int64_t of_head() const { return batch * parts; }
+  int64_t head(int64_t range) const { return range / of_head(); }
+  int64_t matrix(int64_t range) const { return range % of_head() / parts * heads + head(range); }
+  int64_t begin(int64_t range) const { return range % parts * kMomentRows; }
+  int64_t count(int64_t range) const { return rows - begin(range) < kMomentRows ? rows - begin(range) : kMomentRows; }
+
+  // Calls f(range, its first number) on torch's threads.
+  template <class F>
+  void each(int64_t number_bytes, F f) const {
+    torch::stable::parallel_for(0, heads * of_head(), 1 + kGrain / (1 + kMomentRows * width), [&](int64_t b, int64_t e) {
+      for (int64_t range = b; range < e; ++range)
+        f(range, static_cast<char*>(data.data) +
+                     (data.offsets[matrix(range)] + begin(range) * data.stride) * number_bytes);
+    });
+  }
+};
+
+// Means and sums of squared differences of ranges, in order, into those of all of them.
+template <class R>
+void combine_moments(const Ranges& ranges, const R* moments, R* mean, R* variance) {
+  for (int64_t head = 0; head < ranges.heads; ++head)
+    for (int64_t j = 0; j < ranges.width; ++j) {
+      double count = 0, m = 0, s = 0;
+      for (int64_t r = head * ranges.of_head(); r < (head + 1) * ranges.of_head(); ++r) {
+        const R* range = moments + r * 2 * ranges.width;
+        const double more = static_cast<double>(ranges.count(r)), whole = count + more, step = range[j] - m;
+        m += step * more / whole;
+        s += range[ranges.width + j] + step * step * count * more / whole;
+        count = whole;
+      }
+      mean[head * ranges.width + j] = static_cast<R>(m);
+      variance[head * ranges.width + j] = static_cast<R>(s / count);
+    }
+}
+
+template <class R>
+void variance_typed(const Tensor& x, const Tensor& mean, const Tensor& variance, const Level& level) {
+  Views views;
+  const Ranges ranges(x, views);
+  const Type type = type_of(x);
+  std::vector<R> moments(ranges.heads * ranges.of_head() * 2 * ranges.width);
+  ranges.each(stored_bytes(type), [&](int64_t range, const void* data) {
+    R* to = moments.data() + range * 2 * ranges.width;
+    level.column_moments(type, data, ranges.data.stride, ranges.count(range), ranges.width, to, to + ranges.width);
+  });
+  combine_moments<R>(ranges, moments.data(), static_cast<R*>(mean.data_ptr()), static_cast<R*>(variance.data_ptr()));
+}
+
+void variance_forward(Tensor x, Tensor mean, Tensor variance, int64_t which) {
+  const auto typed = type_of(x) == Type::float64 ? variance_typed<double> : variance_typed<float>;
+  typed(x, mean, variance, level_of(which));
+}
+
+void variance_backward(Tensor x, Tensor mean, Tensor factor, Tensor out, int64_t which) {
+  const Level& level = level_of(which);
+  Views views;
+  const Ranges ranges(x, views);
+  const Type type = type_of(x);
+  const int64_t row = ranges.width * (type == Type::float64 ? 8 : 4), stored = stored_bytes(type);
+  ranges.each(stored, [&](int64_t range, const void* data) {
+    const int64_t first = (ranges.matrix(range) * ranges.rows + ranges.begin(range)) * ranges.width;
+    level.scaled_differences(type, data, ranges.data.stride, ranges.count(range), ranges.width,
+                             static_cast<char*>(mean.data_ptr()) + ranges.head(range) * row,
+                             static_cast<char*>(factor.data_ptr()) + ranges.head(range) * row,
+                             static_cast<char*>(out.data_ptr()) + first * stored);
+  });
+}
+
 void rotate(Tensor x, Tensor cosines, Tensor sines, Tensor out, int64_t which) {
   const Level& level = level_of(which);
   Views views;
@@ -241,6 +353,12 @@ STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
       "matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor(a!) dx, Tensor(b!) dy, "
       "Tensor(c!) dvalues, float scale, int level) -> ()");
   m.def("rotate(Tensor x, Tensor cosines, Tensor sines, Tensor(a!) out, int level) -> ()");
+  m.def("inverse_forward(Tensor w, Tensor(a!) out, int iterations, float eps, bool identity, int level) -> ()");
+  m.def(
+      "inverse_backward(Tensor grad, Tensor w, Tensor(a!) out, int iterations, float eps, bool identity, int level) "
+      "-> ()");
+  m.def("variance_forward(Tensor x, Tensor(a!) mean, Tensor(b!) variance, int level) -> ()");
+  m.def("variance_backward(Tensor x, Tensor mean, Tensor factor, Tensor(a!) out, int level) -> ()");
   m.def("best_level() -> int");
   m.def("peak(int rounds, bool fused, int level) -> int");
 }
@@ -250,6 +368,10 @@ STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {
   m.impl("kernel_backward", TORCH_BOX(&laplacianformer::kernel_backward));
   m.impl("matmul_forward", TORCH_BOX(&laplacianformer::matmul_forward));
   m.impl("matmul_backward", TORCH_BOX(&laplacianformer::matmul_backward));
+  m.impl("inverse_forward", TORCH_BOX(&laplacianformer::inverse_forward));
+  m.impl("inverse_backward", TORCH_BOX(&laplacianformer::inverse_backward));
+  m.impl("variance_forward", TORCH_BOX(&laplacianformer::variance_forward));
+  m.impl("variance_backward", TORCH_BOX(&laplacianformer::variance_backward));
   m.impl("rotate", TORCH_BOX(&laplacianformer::rotate));
 }
 

@@ -15,6 +15,8 @@
 #include "product.h"
 #include "signs.h"
 #include "kernels.h"
+#include "inverse.h"
+#include "variance.h"
 #include "peak.h"
 #include "rotate.h"
 
@@ -78,6 +80,34 @@ void add_shares(Type type, const void* sums, int64_t share, int64_t shares, int6
   with_type(type, [&](auto* t) { add_typed_shares(static_cast<decltype(t)>(out), sums, share, shares, width); });
 }
 
+template <class T>
+Inverter<T> inverter_of(T*, const Inverse& task, void* scratch) {
+  return Inverter<T>(task, scratch);
+}
+
+size_t inverse_bytes(const Inverse& task) {
+  size_t bytes = 0;
+  with_type(task.type, [&](auto* type) { bytes = inverter_of(type, task, nullptr).bytes(); });
+  return bytes;
+}
+
+void inverse(const Inverse& task, int64_t matrix, void* scratch) {
+  with_type(task.type, [&](auto* type) {
+    auto inverter = inverter_of(type, task, scratch);
+    task.grad.data ? inverter.backward(matrix) : inverter.forward(matrix);
+  });
+}
+
+void column_moments(Type type, const void* data, int64_t stride, int64_t rows, int64_t width, void* mean,
+                    void* squares) {
+  with_type(type, [&](auto* t) { column_moments_typed(t, data, stride, rows, width, mean, squares); });
+}
+
+void scaled_differences(Type type, const void* data, int64_t stride, int64_t rows, int64_t width, const void* mean,
+                        const void* factor, void* out) {
+  with_type(type, [&](auto* t) { scaled_differences_typed(t, data, stride, rows, width, mean, factor, out); });
+}
+
 void rotate(Type type, const Rows& x, const void* cosines, const void* sines, int64_t rows, int64_t half,
             int64_t begin, int64_t end, void* out) {
   with_type(type, [&](auto* t) { rotate_typed(t, x, cosines, sines, rows, half, begin, end, out); });
@@ -86,6 +116,7 @@ void rotate(Type type, const Rows& x, const void* cosines, const void* sines, in
 }  // namespace
 
 const Level LAPLACIANFORMER_LEVEL = {pad,            scratch_bytes,   kernel_forward, kernel_backward, matmul_forward,
-                                     matmul_backward, add_shares,     peak,           rotate};
+                                     matmul_backward, add_shares,     inverse_bytes,  inverse,         column_moments,
+                                     scaled_differences, peak,        rotate};
 
 }  // namespace laplacianformer

@@ -30,7 +30,7 @@ INLINE void product_tile(const Left<R>& left, int64_t depth, const R* right, int
     for (int v = 0; v < Vectors; ++v) store(out + i * width + v * w, sums[i][v]);
 }
 
-template <class R, int Vectors, int Rows = 4>
+template <class R, int Vectors, int Rows = 6>
 INLINE void product_rows(Left<R> left, int64_t rows, int64_t depth, const R* right, int64_t width, R* out) {
   for (; rows >= Rows; rows -= Rows) {
     product_tile<R, Rows, Vectors>(left, depth, right, width, out);

@@ -36,6 +36,15 @@ struct Task {
   int64_t items() const { return batch * splits; }
 };
 
+// Newton-Schulz on a batch of square matrices. With a gradient, its adjoint.
+struct Inverse {
+  Type type;
+  int64_t size, iterations;
+  double eps;
+  bool identity;  // The start: a multiple of the identity, or of the transpose.
+  Rows w, grad, out;
+};
+
 // The same functions, compiled once for each instruction set.
 struct Level {
   int64_t (*pad)(Type, int64_t width);  // To whole vectors.
@@ -46,6 +55,13 @@ struct Level {
   void (*matmul_backward)(const Task&, int64_t item, void* scratch);
   // out = the sum of `shares` rows that lie `share` numbers apart, in order.
   void (*add_shares)(Type, const void* sums, int64_t share, int64_t shares, int64_t width, void* out);
+  size_t (*inverse_bytes)(const Inverse&);
+  void (*inverse)(const Inverse&, int64_t matrix, void* scratch);
+  // Sums and factors are in the numbers that accumulate; see variance.h.
+  void (*column_moments)(Type, const void* data, int64_t stride, int64_t rows, int64_t width, void* mean,
+                         void* squares);
+  void (*scaled_differences)(Type, const void* data, int64_t stride, int64_t rows, int64_t width, const void* mean,
+                             const void* factor, void* out);
   int64_t (*peak)(int64_t rounds, bool fused, double* result);
   // Rows begin to end of all matrices of `rows` rows; cosines and sines are (rows, half).
   void (*rotate)(Type, const Rows& x, const void* cosines, const void* sines, int64_t rows, int64_t half,

@@ -64,7 +64,8 @@ class GridAttention(nn.Module):
         if height < 1 or width < 1 or x.shape[1] != height * width:
             raise ValueError(f"size {tuple(size)} does not hold {x.shape[1]} tokens: expected H * W of them, H, W >= 1")
         parts = self.qkv(x).unflatten(-1, (-1, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        return (parts[0], parts[0], parts[1]) if self.tied else (parts[0], parts[1], parts[2])
+        q_bhnd, *rest = parts.unbind(0)  # Not by index: the gradient would be padded with zeros three times.
+        return (q_bhnd, q_bhnd, *rest) if self.tied else (q_bhnd, *rest)
 
     def local(self, v_bhnd: Tensor, size: Size) -> Tensor:
         """The local branch: a 3 x 3 depth-wise convolution of the values, (B, N, dim)."""

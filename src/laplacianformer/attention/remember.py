@@ -29,12 +29,12 @@ def remembered(make: Callable[..., Table]) -> Callable[..., Table]:
         if _tracing():
             return make(*arguments)
         with lock:
-            table = kept.pop(arguments, None)
-            if table is None:
-                # A tensor made in inference mode could not be used in training later.
-                with torch.inference_mode(False), torch.no_grad():
-                    table = make(*arguments)
-            kept[arguments] = table
+            if arguments in kept:
+                kept.move_to_end(arguments)
+                return kept[arguments]
+            # A tensor made in inference mode could not be used in training later.
+            with torch.inference_mode(False), torch.no_grad():
+                table = kept[arguments] = make(*arguments)
             while sum(map(_bytes, kept.values())) > MOST_BYTES:
                 kept.popitem(last=False)
         return table

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.attention.landmarks import averaging_matrix, known
-from laplacianformer.ops import check, inverse_sqrt
+from laplacianformer.ops import check, column_variance, inverse_sqrt
 
 Kind = Literal["running", "instance", "full"]
 KINDS = ("running", "instance", "full", None)
@@ -57,7 +57,7 @@ class Whitening(nn.Module):
         if c_bhnm is None or (self.kind == "running" and not (self.training and c_bhnm.shape[0] > 0)):
             variance = resize(self.running_var, cells).flatten(1)
         elif self.kind == "running":
-            variance = c_bhnm.transpose(0, 1).flatten(1, 2).var(1, correction=0)
+            variance = column_variance(c_bhnm)
             if update and not self.paused:
                 self.update(variance, cells)
         elif self.kind == "instance":

@@ -2,6 +2,7 @@
 
 from laplacianformer.ops.backend import backends as backends
 from laplacianformer.ops.backend import use_backend as use_backend
+from laplacianformer.ops.column_variance import column_variance as column_variance
 from laplacianformer.ops.gaussian_kernel import gaussian_kernel as gaussian_kernel
 from laplacianformer.ops.inverse_sqrt import inverse_sqrt as inverse_sqrt
 from laplacianformer.ops.laplacian_kernel import laplacian_kernel as laplacian_kernel

@@ -1,5 +1,28 @@
-"""newton_schulz is matrix products, which torch runs at the machine's speed: on CPUs, the reference is the backend."""
+"""newton_schulz in C++ for matrices that fit the cache; larger ones are torch's own batched products."""
+
+import torch
+from torch import Tensor
 
 from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.newton_schulz.reference import backward as backward
-from laplacianformer.ops.newton_schulz.reference import forward as forward
+from laplacianformer.ops.cpu_extension import dense, level
+from laplacianformer.ops.newton_schulz import reference
+
+# A matrix of this size and its iterates fill a second-level cache; beyond, torch's products are as fast.
+LARGEST = 128
+
+
+def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
+    if w.shape[-1] > LARGEST:
+        return reference.forward(w, iterations, eps, start)
+    out = torch.empty(w.shape, dtype=w.dtype)
+    torch.ops.laplacianformer_cpu.inverse_forward(*dense(w), out, iterations, eps, start == "identity", level())
+    return out
+
+
+def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
+    if w.shape[-1] > LARGEST:
+        return reference.backward(grad, w, iterations, eps, start)
+    out = torch.empty(w.shape, dtype=w.dtype)
+    identity = start == "identity"
+    torch.ops.laplacianformer_cpu.inverse_backward(*dense(grad, w), out, iterations, eps, identity, level())
+    return out

@@ -1,0 +1,42 @@
+// The variance of each column over the rows of several matrices, and its gradient, in one pass over memory each.
+#pragma once
+
+namespace laplacianformer {
+namespace {
+
+// For `rows` rows: their mean, and the sum of squared differences from it, column by column.
+template <class T>
+void column_moments_typed(T*, const void* data, int64_t stride, int64_t rows, int64_t width, void* mean,
+                          void* squares) {
+  using R = typename Accumulator<T>::type;
+  R *__restrict m = static_cast<R*>(mean), *__restrict s = static_cast<R*>(squares);
+  for (int64_t j = 0; j < width; ++j) m[j] = s[j] = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* x = static_cast<const T*>(data) + i * stride;
+    for (int64_t j = 0; j < width; ++j) m[j] += widen(x[j]);
+  }
+  for (int64_t j = 0; j < width; ++j) m[j] /= static_cast<R>(rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* x = static_cast<const T*>(data) + i * stride;
+    for (int64_t j = 0; j < width; ++j) {
+      const R difference = widen(x[j]) - m[j];
+      s[j] += difference * difference;
+    }
+  }
+}
+
+// out = factor (data - mean), column by column.
+template <class T>
+void scaled_differences_typed(T*, const void* data, int64_t stride, int64_t rows, int64_t width, const void* mean,
+                              const void* factor, void* out) {
+  using R = typename Accumulator<T>::type;
+  const R *m = static_cast<const R*>(mean), *f = static_cast<const R*>(factor);
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* x = static_cast<const T*>(data) + i * stride;
+    T* __restrict to = static_cast<T*>(out) + i * width;
+    for (int64_t j = 0; j < width; ++j) narrow(f[j] * (widen(x[j]) - m[j]), to[j]);
+  }
+}
+
+}  // namespace
+}  // namespace laplacianformer

@@ -1,0 +1,21 @@
+"""The variance of columns and its gradient in C++, each in one pass over memory."""
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops.cpu_extension import check as check
+from laplacianformer.ops.cpu_extension import dense, level
+from laplacianformer.ops.precision import accumulation_dtype
+
+
+def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    shape, dtype = (x.shape[1], x.shape[3]), accumulation_dtype(x.dtype)
+    variance, mean = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+    torch.ops.laplacianformer_cpu.variance_forward(*dense(x), mean, variance, level())
+    return variance, mean
+
+
+def backward(x: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
+    out = torch.empty(x.shape, dtype=x.dtype)
+    torch.ops.laplacianformer_cpu.variance_backward(*dense(x), mean.contiguous(), factor.contiguous(), out, level())
+    return out

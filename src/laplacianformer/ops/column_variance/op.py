@@ -1,0 +1,67 @@
+"""column_variance: the public function and its registration with torch.library."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops import backend as backends
+from laplacianformer.ops import check
+from laplacianformer.ops.precision import accumulation_dtype
+
+
+def column_variance(x: Tensor, *, backend: str | None = None) -> Tensor:
+    """The variance of each column of each head, over the rows of the whole batch (divided by their number).
+
+    Args:
+        x: (B, heads, N, M), with at least one row.
+        backend: force one (see `backends()`); by default the fastest that can run.
+
+    Returns:
+        (heads, M), in float32 (float64 for float64 x). O(B heads N M).
+    """
+    check.tensors("column_variance", x=x)
+    if x.ndim != 4 or x.shape[0] * x.shape[2] == 0:
+        raise ValueError(f"column_variance: x must be (B, heads, N, M) with rows in it, got {tuple(x.shape)}")
+    variance, _ = _variance(x, backends.requested(backend))
+    return variance
+
+
+@torch.library.custom_op("laplacianformer::column_variance", mutates_args=())
+def _variance(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    return backends.run("column_variance", "forward", backend, (x,))
+
+
+@torch.library.custom_op("laplacianformer::column_variance_backward", mutates_args=())
+def _variance_backward(x: Tensor, mean: Tensor, factor: Tensor, backend: str) -> Tensor:
+    return backends.run("column_variance", "backward", backend, (x, mean, factor))
+
+
+@_variance.register_fake
+def _(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    shape, dtype = (x.shape[1], x.shape[3]), accumulation_dtype(x.dtype)
+    return x.new_empty(shape, dtype=dtype), x.new_empty(shape, dtype=dtype)
+
+
+@_variance_backward.register_fake
+def _(x: Tensor, mean: Tensor, factor: Tensor, backend: str) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, ctx.backend = inputs
+    ctx.save_for_backward(x, output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, grad_of_mean: Tensor) -> tuple[Tensor, None]:
+    """The mean leaves this file only for here, so nothing arrives through it."""
+    x, mean = ctx.saved_tensors
+    return _variance_backward(x, mean, grad * (2 / (x.shape[0] * x.shape[2])), ctx.backend), None
+
+
+def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError("column_variance has first derivatives only: its gradient can't be differentiated again")
+
+
+_variance.register_autograd(_differentiate, setup_context=_save)
+_variance_backward.register_autograd(_refuse_second_derivative)
