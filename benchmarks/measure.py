@@ -15,8 +15,9 @@ Call = Callable[[], Any]
 def interleaved(functions: dict[str, Call], seconds: float, rounds: int = 5) -> dict[str, Any]:
     """Time functions in turn, so that what else the machine does meets all of them alike.
 
-    Goes round for about `seconds` a function, and at least `rounds` times. A function that takes a
-    millisecond or less is called several times a round.
+    Goes round for about `seconds` a function, and at least `rounds` times. Each turn begins with a call that is not
+    timed: a function then finds caches and freed memory as it left them itself, not as a rival did. A function that
+    takes a millisecond or less is called several times a turn.
 
     Returns:
         For each name its median, its fastest time and its number of rounds, and, over all of them, the time of the
@@ -32,6 +33,7 @@ def interleaved(functions: dict[str, Call], seconds: float, rounds: int = 5) -> 
     cpu, wall = time.process_time(), time.perf_counter()
     while len(times[next(iter(times))]) < rounds or time.perf_counter() - wall < seconds * len(functions):
         for name, function in functions.items():
+            function()
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 function()

@@ -10,19 +10,21 @@ void column_moments_typed(T*, const void* data, int64_t stride, int64_t rows, in
                           void* squares) {
   using R = typename Accumulator<T>::type;
   R *__restrict m = static_cast<R*>(mean), *__restrict s = static_cast<R*>(squares);
+  const T* first = static_cast<const T*>(data);  // Differences from the first row: a common offset costs no digits.
   for (int64_t j = 0; j < width; ++j) m[j] = s[j] = 0;
-  for (int64_t i = 0; i < rows; ++i) {
-    const T* x = static_cast<const T*>(data) + i * stride;
-    for (int64_t j = 0; j < width; ++j) m[j] += widen(x[j]);
+  for (int64_t i = 1; i < rows; ++i) {
+    const T* x = first + i * stride;
+    for (int64_t j = 0; j < width; ++j) m[j] += widen(x[j]) - widen(first[j]);
   }
   for (int64_t j = 0; j < width; ++j) m[j] /= static_cast<R>(rows);
   for (int64_t i = 0; i < rows; ++i) {
-    const T* x = static_cast<const T*>(data) + i * stride;
+    const T* x = first + i * stride;
     for (int64_t j = 0; j < width; ++j) {
-      const R difference = widen(x[j]) - m[j];
+      const R difference = widen(x[j]) - widen(first[j]) - m[j];
       s[j] += difference * difference;
     }
   }
+  for (int64_t j = 0; j < width; ++j) m[j] += widen(first[j]);
 }
 
 // out = factor (data - mean), column by column.

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
+from laplacianformer.ops import cpu_extension
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +16,17 @@ def seed() -> None:
 def backend(request: pytest.FixtureRequest) -> str:
     """Every backend that can run on this machine."""
     return request.param
+
+
+@pytest.fixture(params=cpu_extension.LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every instruction set of the `cpu` backend that this machine has."""
+    if (missing := ops.backends()["cpu"]) is not None:
+        pytest.skip(missing)
+    if request.param not in cpu_extension.levels():
+        pytest.skip(f"this CPU lacks {request.param}")
+    with cpu_extension.use_level(request.param):
+        yield request.param
 
 
 @pytest.fixture

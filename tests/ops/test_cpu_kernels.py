@@ -1,13 +1,10 @@
 """The `cpu` backend against the reference in float64: values, every gradient, every instruction set."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.ops import cpu_extension
 
 pytestmark = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
 
@@ -31,14 +28,6 @@ SHAPES = [
 ]
 # Relative to the largest number of the result: accumulation in float32, then one rounding to the dtype.
 TOLERANCE = {torch.float32: 5e-6, torch.float64: 2e-14, torch.bfloat16: 8e-3, torch.float16: 2e-3}
-
-
-@pytest.fixture(params=cpu_extension.LEVELS)
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param not in cpu_extension.levels():
-        pytest.skip(f"this CPU lacks {request.param}")
-    with cpu_extension.use_level(request.param):
-        yield request.param
 
 
 def inputs(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32, scale: float = 0.7) -> list[Tensor]:

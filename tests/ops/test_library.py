@@ -32,6 +32,7 @@ OPS = {
         [(2, 5, 6), (2, 5, 3), (2, 4, 3), (2, 4, 6)],
         (4.0, ""),
     ),
+    "column_variance": (library.column_variance, [(2, 3, 5, 4)], ("",)),
     "newton_schulz, transpose": (library.newton_schulz, [(2, 5, 5)], (3, 1e-2, "transpose", "exact", "")),
     "newton_schulz, identity": (library.newton_schulz, [(2, 5, 5)], (3, 1e-2, "identity", "implicit", "")),
     "newton_schulz_backward": (library.newton_schulz_backward, [(2, 5, 5), (2, 5, 5)], (3, 1e-2, "transpose", "")),
