@@ -1,0 +1,6 @@
+"""Data sets and how they become batches."""
+
+from laplacianformer.data.batch import Batch as Batch
+from laplacianformer.data.loaders import Loaders as Loaders
+from laplacianformer.data.loaders import open_loaders as open_loaders
+from laplacianformer.data.order import mix as mix

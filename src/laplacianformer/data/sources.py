@@ -1,0 +1,156 @@
+"""Open a data set: timm's readers, and two of our own for images that come as arrays."""
+
+import gzip
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import timm.data
+from PIL import Image
+from torch.utils.data import IterableDataset
+
+from laplacianformer.errors import InputError
+from laplacianformer.recipes import Data
+
+Split = Literal["train", "val"]
+FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "evaluation", "test")}
+ITERABLE = ("wds/", "tfds/", "hfids/")
+
+
+@dataclass
+class Images:
+    """Images by index. `read` gives a PIL image or raises; `name` says which file that was."""
+
+    length: int
+    classes: tuple[str, ...]
+    read: Callable[[int], tuple[Image.Image, int]]
+    name: Callable[[int], str] = str
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def open_images(data: Data, split: Split, classes: Sequence[str] | None = None) -> Images:
+    """The images of a split; for `val`, labelled by the classes of training."""
+    if data.reader == "digits":
+        return _digits(split)
+    if data.root is None and not data.reader.startswith("hfds/"):
+        raise InputError(f"the reader {data.reader!r} needs a folder: give --data DIR")
+    if data.root is not None and not Path(data.root).exists():
+        raise InputError(f"there is no {data.root}: give --data a folder that exists")
+    if data.reader == "idx":
+        return _idx(Path(str(data.root)), split)
+    if data.reader == "folder":
+        return _folder(Path(str(data.root)), split, classes)
+    return _from_timm(data, split)
+
+
+def _folder(root: Path, split: Split, classes: Sequence[str] | None) -> Images:
+    """root/train/CLASS/image, or the tar files root/train.tar and root/val.tar."""
+    places = [
+        root / f"{name}{end}" for end in ("", ".tar") for name in FOLDERS[split] if (root / f"{name}{end}").exists()
+    ]
+    if not places:
+        raise InputError(f"{root} has no {' or '.join(FOLDERS[split])} folder (or .tar): expected {split}/CLASS/image")
+    class_map = {name: index for index, name in enumerate(classes)} if classes is not None else None
+    try:
+        dataset = timm.data.create_dataset("", str(places[0]), search_split=False, class_map=class_map)
+    except RuntimeError as error:
+        raise InputError(" ".join(str(error).split())) from None
+    if places[0].is_dir():
+        _check_classes(dataset.reader, places[0])
+    return _read_by(dataset)
+
+
+def _check_classes(reader: Any, root: Path) -> None:
+    """Every folder has images, and every class is one of training's. Reads no folder a second time."""
+    counts = np.bincount([target for _, target in reader.samples], minlength=len(reader.class_to_idx))
+    empty = [name for name, index in reader.class_to_idx.items() if counts[index] == 0]
+    if empty:
+        raise InputError(f"{root / empty[0]} has no images: every class needs at least one")
+    prefix = len(str(root)) + 1
+    used = {path[prefix:].split("/", 1)[0] for path, _ in reader.samples}
+    unused = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name not in used)
+    if unused:
+        raise InputError(f"{root / unused[0]} has no images of the {len(reader.class_to_idx)} classes of training")
+
+
+def _from_timm(data: Data, split: Split) -> Images:
+    name = data.train_split if split == "train" else data.val_split
+    try:
+        dataset = timm.data.create_dataset(data.reader, data.root, split=name)
+    except (AssertionError, ImportError, OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"can't open {data.reader} ({name}) in {data.root}: {' '.join(str(error).split())}") from None
+    if isinstance(dataset, IterableDataset):
+        raise InputError(f"the reader {data.reader!r} gives images in its own order only")
+    if hasattr(dataset, "reader"):
+        return _read_by(dataset, data.num_classes)
+    classes = tuple(getattr(dataset, "classes", ())) or _numbered(data.num_classes, data.reader)
+    return Images(len(dataset), classes, lambda index: _rgb(*dataset[index]), lambda index: f"{data.reader}[{index}]")
+
+
+def _read_by(dataset: Any, num_classes: int | None = None) -> Images:
+    """Around timm's own __getitem__, which replaces an unreadable file without telling."""
+    reader = dataset.reader
+
+    def read(index: int) -> tuple[Image.Image, int]:
+        file, target = reader[index]
+        with file, Image.open(file) as image:
+            return _rgb(image, target)
+
+    named = getattr(reader, "class_to_idx", None)
+    classes = tuple(sorted(named, key=named.__getitem__)) if named else _numbered(num_classes, "this reader")
+    return Images(len(reader), classes, read, lambda index: reader.filename(index, absolute=True))
+
+
+def _numbered(count: int | None, reader: str) -> tuple[str, ...]:
+    if count is None:
+        raise InputError(f"{reader} doesn't say how many classes there are: give data.num_classes=N")
+    return tuple(str(index) for index in range(count))
+
+
+def _rgb(image: Image.Image, target: Any) -> tuple[Image.Image, int]:
+    return image.convert("RGB"), int(target)
+
+
+# ---- images that come as arrays ----
+
+
+def _arrays(images: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Images:
+    return Images(len(images), tuple(classes), lambda index: _rgb(Image.fromarray(images[index]), targets[index]))
+
+
+def _digits(split: Split) -> Images:
+    """1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth of a class is held out."""
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ImportError:
+        raise InputError("the digits come with scikit-learn: pip install 'laplacianformer[train]'") from None
+    images, targets = load_digits().images, load_digits().target
+    images = (images * (255 / 16)).astype(np.uint8)
+    parts = train_test_split(images, targets, test_size=0.2, stratify=targets, random_state=0)
+    return _arrays(parts[split == "val"], parts[2 + (split == "val")], [str(digit) for digit in range(10)])
+
+
+def _idx(root: Path, split: Split) -> Images:
+    """The four files of MNIST and Fashion-MNIST, plain or gzipped, in the folder or below it."""
+    prefix = "train" if split == "train" else "t10k"
+    images, targets = _idx_file(root, f"{prefix}-images-idx3-ubyte"), _idx_file(root, f"{prefix}-labels-idx1-ubyte")
+    if images.ndim != 3 or targets.shape != images.shape[:1]:
+        raise InputError(f"{root}: expected as many labels as images, got {targets.shape} and {images.shape}")
+    return _arrays(images, targets, [str(index) for index in range(int(targets.max()) + 1)])
+
+
+def _idx_file(root: Path, name: str) -> np.ndarray:
+    found = [*root.rglob(name), *root.rglob(f"{name}.gz")]
+    if not found:
+        raise InputError(f"{root} has no {name} or {name}.gz")
+    content = gzip.decompress(found[0].read_bytes()) if found[0].suffix == ".gz" else found[0].read_bytes()
+    shape = struct.unpack_from(f">{content[3]}I", content, 4) if content[:3] == b"\0\0\x08" else None
+    if shape is None or len(content) != 4 + 4 * len(shape) + int(np.prod(shape)):
+        raise InputError(f"{found[0]} is not a whole idx file of bytes")
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
