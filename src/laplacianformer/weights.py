@@ -7,9 +7,10 @@ from pathlib import Path
 from safetensors.torch import save as as_bytes
 from torch import nn
 
+from laplacianformer.files import replacing
+
 
 def save_weights(path: Path, model: nn.Module, *, classes: Sequence[str], metadata: Mapping[str, str]) -> None:
-    from laplacianformer.tasks.checkpoint import write_whole
-
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_whole(path, as_bytes(tensors, {**metadata, "classes": json.dumps(list(classes))}))
+    with replacing(path) as file:
+        file.write(as_bytes(tensors, {**metadata, "classes": json.dumps(list(classes))}))

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from laplacianformer.attention.landmarks import averaging_matrix, known
 from laplacianformer.ops import check, inverse_sqrt
@@ -25,6 +25,7 @@ class Whitening(nn.Module):
         cells: shape of the stored map of variances; landmarks on another grid use it averaged (or repeated).
         eps: added to variances.
         momentum: weight of a new batch in the running average, once the first 1 / momentum batches are averaged.
+        sync: in training, "running" takes the batches of all processes of torch.distributed together.
     """
 
     # BatchNorm's names, by which timm finds the statistics to average over processes.
@@ -32,12 +33,18 @@ class Whitening(nn.Module):
     num_batches_tracked: Tensor
 
     def __init__(
-        self, kind: Kind | None, num_heads: int, cells: tuple[int, int], eps: float = 1e-5, momentum: float = 0.1
+        self,
+        kind: Kind | None,
+        num_heads: int,
+        cells: tuple[int, int],
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        sync: bool = False,
     ) -> None:
         super().__init__()
         check.choice("Whitening", KINDS, kind=kind)
         check.positive("Whitening", eps=eps)
-        self.kind, self.eps, self.momentum = kind, eps, momentum
+        self.kind, self.eps, self.momentum, self.sync = kind, eps, momentum, sync
         self.paused = False
         if kind == "running":
             self.register_buffer("running_var", torch.full((num_heads, *cells), 1e-3))
@@ -57,7 +64,8 @@ class Whitening(nn.Module):
         if c_bhnm is None or (self.kind == "running" and not (self.training and c_bhnm.shape[0] > 0)):
             variance = resize(self.running_var, cells).flatten(1)
         elif self.kind == "running":
-            variance = c_bhnm.transpose(0, 1).flatten(1, 2).var(1, correction=0)
+            c_hbnm = c_bhnm.transpose(0, 1).flatten(1, 2)
+            variance = _variance_of_all(c_hbnm) if self.sync else c_hbnm.var(1, correction=0)
             if update and not self.paused:
                 self.update(variance, cells)
         elif self.kind == "instance":
@@ -85,6 +93,17 @@ class Whitening(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.kind!r}, eps={self.eps}"
+
+
+def _variance_of_all(c_hnm: Tensor) -> Tensor:
+    """The variance of each column over the rows of all processes, which have equally many."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return c_hnm.var(1, correction=0)
+    from torch.distributed.nn.functional import all_reduce  # its gradient is summed over the processes as well
+
+    world = distributed.get_world_size()
+    mean_hm = all_reduce(c_hnm.mean(1)) / world
+    return all_reduce((c_hnm - mean_hm[:, None]).square().mean(1)) / world
 
 
 @contextmanager

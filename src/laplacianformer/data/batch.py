@@ -23,18 +23,19 @@ class Corrupt:
     """Counts unreadable images, names each once in the log, and stops the run when they are too many."""
 
     def __init__(self, limit: float) -> None:
-        self.limit, self.names = limit, dict[str, None]()
+        self.limit, self.count, self.named = limit, 0, set[str]()
 
-    def add(self, lines: Iterable[str]) -> None:
+    def add(self, lines: Iterable[str], total: int) -> None:
+        """Of `total` images that are read in an epoch."""
         for line in lines:
-            if line not in self.names:
-                self.names[line] = None
-                logger.warning("unreadable image, replaced by another: %s", line)
+            self.count += 1
+            if line not in self.named:
+                self.named.add(line)
+                logger.warning("unreadable image, replaced or left out: %s", line)
+            if self.count > self.limit * total:
+                raise InputError(
+                    f"more than {self.limit:.3%} of {total} images (data.corrupt_limit) can't be read; the last: {line}"
+                )
 
-    def check(self, total: int) -> None:
-        if len(self.names) > self.limit * total:
-            first = next(iter(self.names))
-            raise InputError(
-                f"{len(self.names)} of {total} images can't be read, more than data.corrupt_limit={self.limit:g} allows; "
-                f"the first: {first}"
-            )
+    def start_epoch(self) -> None:
+        self.count = 0

@@ -24,17 +24,16 @@ class Memory:
             interpolation=data.interpolation,
             normalize=False,
         )
-        self.corrupt = Corrupt(data.corrupt_limit)
+        corrupt = Corrupt(data.corrupt_limit)
         pixels, targets = [], []
         for index in range(len(images)):
             try:
                 image, target = images.read(index)
             except Exception as error:  # whatever a broken file makes a decoder raise
-                self.corrupt.add([f"{images.name(index)}: {error}"])
+                corrupt.add([f"{images.name(index)}: {error}"], len(images))
                 continue
             pixels.append(resize(image))
             targets.append(target)
-        self.corrupt.check(len(images))
         self.pixels, self.targets = torch.stack(pixels), torch.tensor(targets)
         self.mean = 255 * torch.tensor(data.mean).view(3, 1, 1)
         self.std = 255 * torch.tensor(data.std).view(3, 1, 1)

@@ -3,8 +3,10 @@
 The global batch is the same for any number of processes; each takes every world-th sample of it.
 """
 
+import random
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from laplacianformer.errors import InputError
@@ -52,3 +54,10 @@ def mix(*numbers: int) -> int:
         state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
         state ^= state >> 31
     return state >> 1
+
+
+def seed_all(seed: int) -> None:
+    """Python's, numpy's and torch's generators: transforms draw from all three."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  (timm draws from the global generator)
+    torch.manual_seed(seed)

@@ -10,14 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import timm.data
 from PIL import Image
-from torch.utils.data import IterableDataset
 
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Data
 
 Split = Literal["train", "val"]
 FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "evaluation", "test")}
-ITERABLE = ("wds/", "tfds/", "hfids/")
+Once = Callable[[Callable[[], Any]], Any]
 
 
 @dataclass
@@ -33,8 +32,11 @@ class Images:
         return self.length
 
 
-def open_images(data: Data, split: Split, classes: Sequence[str] | None = None) -> Images:
-    """The images of a split; for `val`, labelled by the classes of training."""
+def open_images(data: Data, split: Split, classes: Sequence[str] | None = None, *, once: Once | None = None) -> Images:
+    """The images of a split; for `val`, labelled by the classes of training.
+
+    `once` calls a function in one process and gives the result to all, so that a folder is listed once.
+    """
     if data.reader == "digits":
         return _digits(split)
     if data.root is None and not data.reader.startswith("hfds/"):
@@ -44,11 +46,11 @@ def open_images(data: Data, split: Split, classes: Sequence[str] | None = None) 
     if data.reader == "idx":
         return _idx(Path(str(data.root)), split)
     if data.reader == "folder":
-        return _folder(Path(str(data.root)), split, classes)
+        return _folder(Path(str(data.root)), split, classes, once or (lambda make: make()))
     return _from_timm(data, split)
 
 
-def _folder(root: Path, split: Split, classes: Sequence[str] | None) -> Images:
+def _folder(root: Path, split: Split, classes: Sequence[str] | None, once: Once) -> Images:
     """root/train/CLASS/image, or the tar files root/train.tar and root/val.tar."""
     places = [
         root / f"{name}{end}" for end in ("", ".tar") for name in FOLDERS[split] if (root / f"{name}{end}").exists()
@@ -56,13 +58,17 @@ def _folder(root: Path, split: Split, classes: Sequence[str] | None) -> Images:
     if not places:
         raise InputError(f"{root} has no {' or '.join(FOLDERS[split])} folder (or .tar): expected {split}/CLASS/image")
     class_map = {name: index for index, name in enumerate(classes)} if classes is not None else None
+    return _read_by(once(lambda: _listed(places[0], class_map)))
+
+
+def _listed(place: Path, class_map: dict[str, int] | None) -> Any:
     try:
-        dataset = timm.data.create_dataset("", str(places[0]), search_split=False, class_map=class_map)
+        dataset = timm.data.create_dataset("", str(place), search_split=False, class_map=class_map)
     except RuntimeError as error:
         raise InputError(" ".join(str(error).split())) from None
-    if places[0].is_dir():
-        _check_classes(dataset.reader, places[0])
-    return _read_by(dataset)
+    if place.is_dir():
+        _check_classes(dataset.reader, place)
+    return dataset
 
 
 def _check_classes(reader: Any, root: Path) -> None:
@@ -79,17 +85,36 @@ def _check_classes(reader: Any, root: Path) -> None:
 
 
 def _from_timm(data: Data, split: Split) -> Images:
-    name = data.train_split if split == "train" else data.val_split
-    try:
-        dataset = timm.data.create_dataset(data.reader, data.root, split=name)
-    except (AssertionError, ImportError, OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"can't open {data.reader} ({name}) in {data.root}: {' '.join(str(error).split())}") from None
-    if isinstance(dataset, IterableDataset):
-        raise InputError(f"the reader {data.reader!r} gives images in its own order only")
+    dataset = _create(data, split)
     if hasattr(dataset, "reader"):
         return _read_by(dataset, data.num_classes)
-    classes = tuple(getattr(dataset, "classes", ())) or _numbered(data.num_classes, data.reader)
+    classes = tuple(getattr(dataset, "classes", ())) or numbered(data.num_classes, data.reader)
     return Images(len(dataset), classes, lambda index: _rgb(*dataset[index]), lambda index: f"{data.reader}[{index}]")
+
+
+def _create(data: Data, split: Split, **options: Any) -> Any:
+    name = data.train_split if split == "train" else data.val_split
+    try:
+        return timm.data.create_dataset(data.reader, data.root, split=name, **options)
+    except (AssertionError, ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"can't open {data.reader} ({name}) in {data.root}: {reason}") from None
+
+
+def open_iterable(data: Data, split: Split, seed: int, batch_size: int) -> Any:
+    """A timm data set that gives images in an order of its own (wds/, tfds/, hfids/), for one pass."""
+    training = split == "train"
+    samples = data.train_samples if training else data.val_samples
+    options = {"is_training": training, "seed": seed, "batch_size": batch_size, "num_samples": samples}
+    return _create(data, split, **options)
+
+
+def samples_of(dataset: Any, data: Data) -> int:
+    """Training images of all processes together."""
+    found = data.train_samples or getattr(dataset.reader, "num_samples", None)
+    if not found:
+        raise InputError(f"{data.reader} doesn't say how many images there are: give data.train_samples=N")
+    return int(found)
 
 
 def _read_by(dataset: Any, num_classes: int | None = None) -> Images:
@@ -102,11 +127,11 @@ def _read_by(dataset: Any, num_classes: int | None = None) -> Images:
             return _rgb(image, target)
 
     named = getattr(reader, "class_to_idx", None)
-    classes = tuple(sorted(named, key=named.__getitem__)) if named else _numbered(num_classes, "this reader")
+    classes = tuple(sorted(named, key=named.__getitem__)) if named else numbered(num_classes, "this reader")
     return Images(len(reader), classes, read, lambda index: reader.filename(index, absolute=True))
 
 
-def _numbered(count: int | None, reader: str) -> tuple[str, ...]:
+def numbered(count: int | None, reader: str) -> tuple[str, ...]:
     if count is None:
         raise InputError(f"{reader} doesn't say how many classes there are: give data.num_classes=N")
     return tuple(str(index) for index in range(count))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -98,15 +98,3 @@ def _keys(section: list[str]) -> list[str]:
 def _nearest(wrong: str, right: Iterable[str]) -> str:
     close = difflib.get_close_matches(wrong, list(right), 1, 0.5)
     return f", did you mean {close[0]!r}?" if close else ""
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys whose values differ."""
-    found = []
-    for key in sorted({*old, *new}):
-        left, right, name = old.get(key), new.get(key), f"{prefix}{key}"
-        if isinstance(left, Mapping) and isinstance(right, Mapping):
-            found += differences(left, right, f"{name}.")
-        elif left != right:
-            found.append(name)
-    return found

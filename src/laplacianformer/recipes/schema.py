@@ -40,7 +40,7 @@ class Data:
     std: Triple = (0.229, 0.224, 0.225)
     cache: bool = False  # decode every image once and keep it in memory, as bytes
     workers: Annotated[int, Field(ge=0)] = 4  # processes that load images, for each training process
-    corrupt_limit: Share = 0.001  # stop when more than this share of the images can't be read
+    corrupt_limit: Share = 0.01  # stop when more than this share of an epoch's images can't be read
     repeats: Count = 1  # copies of each sample, differently augmented, in an epoch (of fewer samples)
 
 

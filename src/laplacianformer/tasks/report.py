@@ -1,7 +1,5 @@
 """What a person sees of a run: a progress bar, a line an epoch, a table at the end."""
 
-import subprocess
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +43,10 @@ class Report:
 
     def row(self, row: dict[str, Any]) -> None:
         self.progress.update(self.task, description=f"loss {row['loss']:.3f}")
-        if "accuracy" in row:
+        if "validation_accuracy" in row:
             self.console.print(
                 f"epoch {row['epoch']:.0f} of {self.recipe.optimise.epochs}: loss {row['loss']:.3f}, "
-                f"held-out loss {row['val_loss']:.3f}, accuracy {row['accuracy']:.2%}, "
+                f"held out {row['validation_loss']:.3f}, accuracy {row['validation_accuracy']:.2%}, "
                 f"{row['images_per_second']} images/s"
             )
 
@@ -61,12 +59,3 @@ class Report:
         table.add_row("time", f"{result.seconds:.0f} s")
         table.add_row("weights" + (" (averaged)" if averaged else ""), str(result.weights))
         self.console.print(table)
-
-
-def commit() -> str:
-    """The commit of the code, where it runs from a repository."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
