@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed, nn
@@ -99,11 +99,22 @@ def _variance_of_all(c_hnm: Tensor) -> Tensor:
     """The variance of each column over the rows of all processes, which have equally many."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return c_hnm.var(1, correction=0)
-    from torch.distributed.nn.functional import all_reduce  # its gradient is summed over the processes as well
+    mean_hm = _MeanOfAll.apply(c_hnm.mean(1))
+    return _MeanOfAll.apply((c_hnm - mean_hm[:, None]).square().mean(1))
 
-    world = distributed.get_world_size()
-    mean_hm = all_reduce(c_hnm.mean(1)) / world
-    return all_reduce((c_hnm - mean_hm[:, None]).square().mean(1)) / world
+
+class _MeanOfAll(torch.autograd.Function):
+    """The mean over the processes. Each one's loss depends on every one's input: gradients are averaged likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(x)
+        return x / distributed.get_world_size()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _MeanOfAll.forward(ctx, gradient)
 
 
 @contextmanager
