@@ -1,6 +1,7 @@
 """Open a data set: timm's readers, and two of our own for images that come as arrays."""
 
 import gzip
+import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def _check_classes(reader: Any, root: Path) -> None:
     if empty:
         raise InputError(f"{root / empty[0]} has no images: every class needs at least one")
     prefix = len(str(root)) + 1
-    used = {path[prefix:].split("/", 1)[0] for path, _ in reader.samples}
+    used = {path[prefix:].split(os.sep, 1)[0] for path, _ in reader.samples}
     unused = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name not in used)
     if unused:
         raise InputError(f"{root / unused[0]} has no images of the {len(reader.class_to_idx)} classes of training")
@@ -126,7 +127,7 @@ def _read_by(dataset: Any, num_classes: int | None = None) -> Images:
         with file, Image.open(file) as image:
             return _rgb(image, target)
 
-    named = getattr(reader, "class_to_idx", None)
+    named = getattr(reader, "class_to_idx", None) or getattr(reader, "class_name_to_idx", None)
     classes = tuple(sorted(named, key=named.__getitem__)) if named else numbered(num_classes, "this reader")
     return Images(len(reader), classes, read, lambda index: reader.filename(index, absolute=True))
 
@@ -175,7 +176,12 @@ def _idx_file(root: Path, name: str) -> np.ndarray:
     if not found:
         raise InputError(f"{root} has no {name} or {name}.gz")
     content = gzip.decompress(found[0].read_bytes()) if found[0].suffix == ".gz" else found[0].read_bytes()
-    shape = struct.unpack_from(f">{content[3]}I", content, 4) if content[:3] == b"\0\0\x08" else None
-    if shape is None or len(content) != 4 + 4 * len(shape) + int(np.prod(shape)):
-        raise InputError(f"{found[0]} is not a whole idx file of bytes")
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    try:
+        zero, kind, rank = struct.unpack_from(">HBB", content)
+        shape = struct.unpack_from(f">{rank}I", content, 4)
+        pixels = np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    except (struct.error, ValueError):
+        raise InputError(f"{found[0]} is not a whole idx file") from None
+    if (zero, kind) != (0, 8):
+        raise InputError(f"{found[0]} is not an idx file of bytes")
+    return pixels
