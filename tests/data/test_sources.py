@@ -102,7 +102,7 @@ def test_torchvision_data_is_read_through_timm(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no .*nowhere"):
+    with pytest.raises(InputError, match=r"there is no .*nowhere"):
         open_images(Data(root=str(tmp_path / "nowhere")), "train")
     with pytest.raises(InputError, match="give --data DIR"):
         open_images(Data(), "train")

@@ -1,5 +1,6 @@
 """Data sets and how they become batches."""
 
+from laplacianformer.data.batch import NO_LABEL as NO_LABEL
 from laplacianformer.data.batch import Batch as Batch
 from laplacianformer.data.batch import Corrupt as Corrupt
 from laplacianformer.data.loaders import Loaders as Loaders

@@ -11,8 +11,11 @@ from laplacianformer.errors import InputError
 logger = logging.getLogger(__name__)
 
 
+NO_LABEL = -1  # of an image that doesn't count: unreadable, or there so that all processes have equally many
+
+
 class Batch(NamedTuple):
-    """Normalised images (B, 3, H, W), labels (B,), and one line for each image that another one stands in for."""
+    """Normalised images (B, 3, H, W), labels (B,), and one line for each image that could not be read."""
 
     images: Tensor
     targets: Tensor

@@ -7,7 +7,7 @@ from timm.data import create_transform
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer.data.batch import Batch, Corrupt
+from laplacianformer.data.batch import NO_LABEL, Batch, Corrupt
 from laplacianformer.data.order import Order, mix
 from laplacianformer.data.sources import Images
 from laplacianformer.recipes import Augment, Data
@@ -65,15 +65,17 @@ class MemoryTraining:
 
 
 class MemoryEvaluation:
-    """Evaluation batches of this process, in order."""
+    """Evaluation batches of this process, in order; all processes have equally many images."""
 
     def __init__(self, memory: Memory, batch_size: int, rank: int = 0, world: int = 1) -> None:
         self.memory, self.batch_size = memory, batch_size
-        self.index = torch.arange(rank, len(memory), world)
+        self.index = torch.arange(rank, -(-len(memory) // world) * world, world)
 
     def __iter__(self) -> Iterator[Batch]:
-        for index in self.index.split(self.batch_size):
-            yield Batch(self.memory.normalised(self.memory.pixels[index]), self.memory.targets[index])
+        for places in self.index.split(self.batch_size):
+            index = places % len(self.memory)
+            targets = torch.where(places < len(self.memory), self.memory.targets[index], NO_LABEL)
+            yield Batch(self.memory.normalised(self.memory.pixels[index]), targets)
 
 
 def crop_and_flip(pixels_bchw: Tensor, chance_b3: Tensor, augment: Augment) -> Tensor:

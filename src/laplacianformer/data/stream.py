@@ -8,7 +8,7 @@ from timm.data import create_transform
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
-from laplacianformer.data.batch import Batch
+from laplacianformer.data.batch import NO_LABEL, Batch
 from laplacianformer.data.order import Order, mix, seed_all
 from laplacianformer.data.sources import Images
 from laplacianformer.recipes import Augment, Data
@@ -98,37 +98,37 @@ class StreamTraining:
         yield from self.loader
 
 
-class EvaluationImages(Dataset[Sample | str]):
-    """Images of this process in order; for an unreadable one, the line that names it."""
+class EvaluationImages(Dataset[Sample]):
+    """Images of this process in order, equally many for all processes; unreadable ones are black, without a label."""
 
     def __init__(self, images: Images, data: Data, rank: int, world: int) -> None:
-        self.images, self.transform = images, evaluation_transform(data)
-        self.index = range(rank, len(images), world)
+        self.images, self.transform, self.size = images, evaluation_transform(data), data.size
+        self.index = range(rank, -(-len(images) // world) * world, world)
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, place: int) -> Sample | str:
-        index = self.index[place]
+    def __getitem__(self, place: int) -> Sample:
+        index, black = self.index[place], torch.zeros(3, self.size, self.size)
+        if index >= len(self.images):
+            return black, NO_LABEL, ()
         try:
             image, target = self.images.read(index)
         except Exception as error:  # whatever a broken file makes a decoder raise
-            return f"{self.images.name(index)}: {error}"
+            return black, NO_LABEL, (f"{self.images.name(index)}: {error}",)
         return self.transform(image), target, ()
 
 
 def stream_evaluation(images: Images, data: Data, batch_size: int, rank: int = 0, world: int = 1) -> "DataLoader[Any]":
-    """Evaluation batches of this process, in order; unreadable images are left out."""
+    """Evaluation batches of this process, in order."""
     return DataLoader(
         EvaluationImages(images, data, rank, world), batch_size, collate_fn=collate, **worker_options(data)
     )
 
 
-def collate(samples: list[Sample | str]) -> Batch:
-    lines = [line for sample in samples for line in ([sample] if isinstance(sample, str) else sample[2])]
-    read = [sample[:2] for sample in samples if not isinstance(sample, str)]
-    images, targets = default_collate(read) if read else (torch.zeros(0), torch.zeros(0, dtype=torch.long))
-    return Batch(images, targets, tuple(lines))
+def collate(samples: list[Sample]) -> Batch:
+    images, targets = default_collate([sample[:2] for sample in samples])
+    return Batch(images, targets, tuple(line for sample in samples for line in sample[2]))
 
 
 def worker_options(data: Data) -> dict[str, Any]:

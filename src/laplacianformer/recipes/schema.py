@@ -85,7 +85,7 @@ class Run:
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Count | Literal["auto"] = "auto"  # on each machine; torchrun and SLURM set it themselves
     num_nodes: Count = 1
-    strategy: Literal["auto", "ddp"] = "auto"
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"  # fsdp: weights split over the processes; auto: ddp for many
     log_steps: Count = 50  # a row in metrics.csv every so many steps
     checkpoint_steps: Count = 500  # a checkpoint every so many steps, and after every epoch
     tensorboard: bool = True  # where it is installed

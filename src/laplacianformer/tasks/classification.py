@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laplacianformer.attention import LaplacianAttention
-from laplacianformer.data import Batch, Corrupt, Loaders, mix, open_loaders, seed_all
+from laplacianformer.data import NO_LABEL, Batch, Corrupt, Loaders, mix, open_loaders, seed_all
 from laplacianformer.diagnose import diagnose
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Recipe, as_yaml
-from laplacianformer.tasks import checkpoint, parts, trouble
+from laplacianformer.tasks import checkpoint, parts, sharding, trouble
 from laplacianformer.tasks.export import export
 from laplacianformer.tasks.metrics import Metrics
 from laplacianformer.tasks.report import Report
@@ -66,14 +66,19 @@ class Training:
         self.recipe, self.output, self.fabric, self.loaders = recipe, output, fabric, loaders
         self.steps_an_epoch = len(loaders.train)
         self.steps = self.steps_an_epoch * recipe.optimise.epochs
-        self.seed(0)
+        self.sharded = recipe.run.strategy == "fsdp"
+        seed_all(mix(recipe.run.seed, 4))
         self.bare = parts.create_model(recipe, len(loaders.classes))
-        self.model = fabric.setup_module(self.bare)
-        optimiser = parts.create_optimiser(self.bare, recipe.optimise)
-        self.schedule = parts.create_schedule(optimiser, recipe.optimise, self.steps_an_epoch)
-        self.optimiser: Any = fabric.setup_optimizers(optimiser)
         decay = recipe.optimise.ema_decay
-        self.average = ModelEmaV3(self.bare, decay, use_warmup=True) if decay else None
+        self.average = ModelEmaV3(self.bare, decay, use_warmup=True, foreach=not self.sharded) if decay else None
+        self.model = fabric.setup_module(self.bare)
+        if self.average is not None:
+            self.average.to(fabric.device)
+            if self.sharded:
+                fabric.setup_module(self.average.module)
+        self.raw_optimiser = parts.create_optimiser(self.bare, recipe.optimise)
+        self.schedule = parts.create_schedule(self.raw_optimiser, recipe.optimise, self.steps_an_epoch)
+        self.optimiser: Any = fabric.setup_optimizers(self.raw_optimiser)
         self.mixup = parts.create_mixup(recipe, len(loaders.classes))
         self.corrupt = Corrupt(recipe.data.corrupt_limit)
 
@@ -104,9 +109,10 @@ class Training:
         if self.metrics is not None:
             self.metrics.close()
         weights = self.output / "model.safetensors"
+        state = sharding.model_state(self.evaluated, sharded=self.sharded)
         if self.fabric.is_global_zero:
             scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": self.step}
-            export(weights, self.evaluated, self.recipe, self.loaders.classes, scores)
+            export(weights, state, self.recipe, self.loaders.classes, scores)
         self.fabric.barrier()
         result = Result(self.output, weights, self.accuracy, self.best, self.step, time.monotonic() - started)
         self.report.table(result)
@@ -123,12 +129,12 @@ class Training:
         self.schedule.step_update(self.step)
         logits = self.model(images)
         loss = self.loss(logits, targets)
-        if not loss.isfinite():
+        if not self.everywhere(loss.isfinite()):
             self.stop_not_finite(images)
         self.fabric.backward(loss)
         limit = self.recipe.optimise.clip_norm or float("inf")
         norm = self.fabric.clip_gradients(self.model, self.optimiser, max_norm=limit, error_if_nonfinite=False)
-        norm = cast(Tensor, norm)
+        norm = sharding.whole(cast(Tensor, norm))
         if not norm.isfinite():
             self.stop_not_finite()
         self.optimiser.step()
@@ -147,14 +153,22 @@ class Training:
         scores = self.evaluate() if end_of_epoch else {}
         if end_of_epoch or self.step % run.log_steps == 0:
             self.log(batch, scores)
-        if (end_of_epoch or self.step % run.checkpoint_steps == 0) and self.fabric.is_global_zero:
-            checkpoint.save(self.output, self.state())
+        if end_of_epoch or self.step % run.checkpoint_steps == 0:
+            state = self.state()
+            if self.fabric.is_global_zero:
+                checkpoint.save(self.output, state)
         self.report.advance(self.step)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         if targets.ndim == 2:  # mixed labels
             return SoftTargetCrossEntropy()(logits, targets)
         return F.cross_entropy(logits, targets, label_smoothing=self.recipe.augment.label_smoothing)
+
+    def everywhere(self, fine: Tensor) -> bool:
+        """Whether it is so in all processes: they have to stop together."""
+        if self.fabric.world_size == 1:
+            return bool(fine)
+        return bool(self.fabric.all_reduce(fine.float(), reduce_op="min"))
 
     def seed(self, step: int) -> None:
         seed_all(mix(self.recipe.run.seed, step, 2, self.fabric.global_rank))
@@ -189,13 +203,12 @@ class Training:
         unreadable: list[str] = []
         for batch in self.loaders.val:
             unreadable += batch.corrupt
-            if len(batch.targets) == 0:
-                continue
             images, targets = self.fabric.to_device((batch.images, batch.targets))
             with self.fabric.autocast():
                 logits = model(images).float()
-            right, loss = (logits.argmax(1) == targets).sum(), F.cross_entropy(logits, targets, reduction="sum")
-            totals += torch.stack([right, loss, torch.tensor(len(targets), device=totals.device)]).double()
+            right = (logits.argmax(1) == targets).sum()
+            loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
+            totals += torch.stack([right, loss, (targets != NO_LABEL).sum()]).double()
         Corrupt(self.corrupt.limit).add(unreadable, int(totals[2]) + len(unreadable))
         right, loss, count = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
         self.accuracy = right / max(1, count)
@@ -217,10 +230,11 @@ class Training:
             "images_per_second": round(images / self.seconds, 1),
             **scores,
         }
+        row |= self.look_inside(batch)
         self.sums.zero_()
         self.seconds = 0.0
         if self.metrics is not None:
-            self.metrics.add({**row, **self.look_inside(batch)})
+            self.metrics.add(row)
         self.report.row(row)
 
     def look_inside(self, batch: Batch) -> dict[str, float]:
@@ -236,11 +250,13 @@ class Training:
     # ---- state ----
 
     def state(self) -> dict[str, Any]:
+        """For the first process; every process has to call this."""
+        average = self.average.module if self.average is not None else None
         return {
             "step": self.step,
-            "model": self.bare.state_dict(),
-            "average": self.average.module.state_dict() if self.average is not None else None,
-            "optimiser": self.optimiser.state_dict(),
+            "model": sharding.model_state(self.bare, sharded=self.sharded),
+            "average": sharding.model_state(average, sharded=self.sharded) if average is not None else None,
+            "optimiser": sharding.optimiser_state(self.bare, self.raw_optimiser, sharded=self.sharded),
             "sums": self.sums,
             "accuracy": [self.accuracy, self.best],
             "recipe": as_yaml(self.recipe),
@@ -249,9 +265,9 @@ class Training:
 
     def restore(self, state: dict[str, Any]) -> None:
         checkpoint.check_same_run(state, self.recipe, self.loaders.classes, self.output)
-        self.bare.load_state_dict(state["model"])
+        sharding.load_model_state(self.bare, state["model"], sharded=self.sharded)
         if self.average is not None:
-            self.average.module.load_state_dict(state["average"])
-        self.optimiser.load_state_dict(state["optimiser"])
+            sharding.load_model_state(self.average.module, state["average"], sharded=self.sharded)
+        sharding.load_optimiser_state(self.bare, self.raw_optimiser, state["optimiser"], sharded=self.sharded)
         self.step, self.sums = state["step"], state["sums"]
         self.accuracy, self.best = state["accuracy"]

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 import laplacianformer
 from laplacianformer.recipes import Recipe, as_yaml
 from laplacianformer.tasks.checkpoint import writing
+from laplacianformer.tasks.parts import create_model
 from laplacianformer.weights import save_weights
 
 
-def export(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]) -> None:
-    """Recipe, metrics, commit, date and version go into the metadata."""
+def export(
+    path: Path, state: Mapping[str, Any], recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]
+) -> None:
+    """Write these weights. Recipe, metrics, commit, date and version go into the metadata."""
     taken = {key: getattr(recipe.data, key) for key in ("size", "mean", "std", "interpolation", "crop_pct")}
     metadata = {
         "architecture": recipe.model.name,
@@ -29,6 +30,8 @@ def export(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "version": laplacianformer.__version__,
     }
+    model = create_model(recipe, len(classes))
+    model.load_state_dict(state)
     with writing(path):
         save_weights(path, model, classes=classes, metadata=metadata)
 

@@ -6,6 +6,7 @@ from typing import Any
 import timm
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from timm.data import Mixup
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
@@ -14,6 +15,7 @@ from torch import nn
 
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Optimise, Recipe, Run
+from laplacianformer.tasks.sharding import shard
 
 PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 
@@ -27,12 +29,17 @@ def create_engine(run: Run) -> Fabric:
     elif "SLURM_NTASKS" in os.environ and "SLURM_JOB_NAME" in os.environ and os.environ["SLURM_JOB_NAME"] != "bash":
         nodes = int(os.environ.get("SLURM_NNODES", "1"))
         devices = int(os.environ["SLURM_NTASKS"]) // nodes
+    strategy: Any = run.strategy
+    if strategy == "fsdp":
+        if devices == "auto":
+            raise InputError("run.strategy=fsdp: give run.devices=N, or start with torchrun or SLURM")
+        strategy = ModelParallelStrategy(shard, data_parallel_size=devices * nodes, tensor_parallel_size=1)
     try:
         return Fabric(
             accelerator=run.accelerator,
             devices=devices,
             num_nodes=nodes,
-            strategy=run.strategy,
+            strategy=strategy,
             precision=PRECISIONS[run.precision],
         )
     except (RuntimeError, ValueError) as error:  # no such device, or not so many

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.errors import InputError
+from laplacianformer.tasks.sharding import whole
 
 BFLOAT16_TRIAL = """
 import torch
@@ -33,11 +34,12 @@ def try_bfloat16_on_cpu() -> None:
 
 @torch.no_grad()
 def first_not_finite(model: nn.Module, images: Tensor) -> str:
-    """Where numbers first stop being finite in a forward pass of `model` as it is, in words."""
-    if not images.isfinite().all():
-        return "the images themselves are not finite"
+    """Where numbers first stop being finite in a forward pass of `model` as it is, in words.
+
+    Processes that share a model (FSDP) call this together.
+    """
     for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
+        if not whole(parameter).isfinite().all():
             return f"the weights {name} are not finite already"
     found: list[str] = []
 
@@ -56,11 +58,13 @@ def first_not_finite(model: nn.Module, images: Tensor) -> str:
     finally:
         for hook in hooks:
             hook.remove()
+    if not images.isfinite().all():
+        return "the images themselves are not finite"
     return f"the first layer whose output is not finite is {found[0]}" if found else "every layer's output is finite"
 
 
 def gradients_not_finite(model: nn.Module) -> str:
     for name, parameter in model.named_parameters():
-        if parameter.grad is not None and not parameter.grad.isfinite().all():
+        if parameter.grad is not None and not whole(parameter.grad).isfinite().all():
             return f"the outputs are finite, but the gradient of {name} is not"
     return "outputs and gradients are finite, but their norm is not"
