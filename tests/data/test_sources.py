@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import pickle
 import struct
 import tarfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from laplacianformer import recipes
 from laplacianformer.data import open_loaders
 from laplacianformer.data.memory import crop_and_flip
 from laplacianformer.data.sources import open_images
+from laplacianformer.data.stream import EvaluationImages, TrainingImages
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Augment, Data, Recipe
 
@@ -59,6 +61,17 @@ def test_test_folders_and_tars_are_found(tmp_path: Path) -> None:
     packed = open_images(Data(root=str(tmp_path / "b")), "train")
     assert (len(packed), packed.classes) == (24, ("class0", "class1", "class2"))
     assert packed.read(23)[1] == 2
+
+
+def test_data_sets_can_be_sent_to_worker_processes(tmp_path: Path) -> None:
+    """Also where these are not forked: everything they need can be pickled."""
+    folder = Data(root=str(image_folder(tmp_path)))
+    for data in (folder, Data(reader="torch/image_folder", root=folder.root), Data(reader="digits")):
+        images = open_images(data, "val")
+        for made in (TrainingImages(images, data, Augment(), 0), EvaluationImages(images, data, 0, 1)):
+            copy = pickle.loads(pickle.dumps(made))
+            place = (0, 5) if isinstance(made, TrainingImages) else 5
+            assert torch.equal(copy[place][0], made[place][0])
 
 
 def test_digits_are_split_without_overlap_and_by_class() -> None:

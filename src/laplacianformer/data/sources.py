@@ -4,9 +4,8 @@ import gzip
 import os
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import timm.data
@@ -20,17 +19,19 @@ FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation",
 Once = Callable[[Callable[[], Any]], Any]
 
 
-@dataclass
-class Images:
-    """Images by index. `read` gives a PIL image or raises; `name` says which file that was."""
+class Images(Protocol):
+    """Images by index. `read` gives an RGB image and its label, or raises; `name` says which file that was.
 
-    length: int
+    Worker processes get a copy by pickling.
+    """
+
     classes: tuple[str, ...]
-    read: Callable[[int], tuple[Image.Image, int]]
-    name: Callable[[int], str] = str
 
-    def __len__(self) -> int:
-        return self.length
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> tuple[Image.Image, int]: ...
+
+    def name(self, index: int) -> str: ...
 
 
 def open_images(data: Data, split: Split, classes: Sequence[str] | None = None, *, once: Once | None = None) -> Images:
@@ -59,7 +60,7 @@ def _folder(root: Path, split: Split, classes: Sequence[str] | None, once: Once)
     if not places:
         raise InputError(f"{root} has no {' or '.join(FOLDERS[split])} folder (or .tar): expected {split}/CLASS/image")
     class_map = {name: index for index, name in enumerate(classes)} if classes is not None else None
-    return _read_by(once(lambda: _listed(places[0], class_map)))
+    return ReaderImages(once(lambda: _listed(places[0], class_map)))
 
 
 def _listed(place: Path, class_map: dict[str, int] | None) -> Any:
@@ -88,9 +89,9 @@ def _check_classes(reader: Any, root: Path) -> None:
 def _from_timm(data: Data, split: Split) -> Images:
     dataset = _create(data, split)
     if hasattr(dataset, "reader"):
-        return _read_by(dataset, data.num_classes)
+        return ReaderImages(dataset, data.num_classes)
     classes = tuple(getattr(dataset, "classes", ())) or numbered(data.num_classes, data.reader)
-    return Images(len(dataset), classes, lambda index: _rgb(*dataset[index]), lambda index: f"{data.reader}[{index}]")
+    return ItemImages(dataset, classes, data.reader)
 
 
 def _create(data: Data, split: Split, **options: Any) -> Any:
@@ -118,18 +119,41 @@ def samples_of(dataset: Any, data: Data) -> int:
     return int(found)
 
 
-def _read_by(dataset: Any, num_classes: int | None = None) -> Images:
-    """Around timm's own __getitem__, which replaces an unreadable file without telling."""
-    reader = dataset.reader
+class ReaderImages:
+    """By a reader of timm, around its data set, which replaces an unreadable file without telling."""
 
-    def read(index: int) -> tuple[Image.Image, int]:
-        file, target = reader[index]
+    def __init__(self, dataset: Any, num_classes: int | None = None) -> None:
+        self.reader = dataset.reader
+        named = getattr(self.reader, "class_to_idx", None) or getattr(self.reader, "class_name_to_idx", None)
+        self.classes = tuple(sorted(named, key=named.__getitem__)) if named else numbered(num_classes, "this reader")
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        file, target = self.reader[index]
         with file, Image.open(file) as image:
-            return _rgb(image, target)
+            return image.convert("RGB"), int(target)
 
-    named = getattr(reader, "class_to_idx", None) or getattr(reader, "class_name_to_idx", None)
-    classes = tuple(sorted(named, key=named.__getitem__)) if named else numbered(num_classes, "this reader")
-    return Images(len(reader), classes, read, lambda index: reader.filename(index, absolute=True))
+    def name(self, index: int) -> str:
+        return str(self.reader.filename(index, absolute=True))
+
+
+class ItemImages:
+    """Of a data set whose items are pairs of image and label: torchvision's, or arrays."""
+
+    def __init__(self, items: Any, classes: Sequence[str], title: str) -> None:
+        self.items, self.classes, self.title = items, tuple(classes), title
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        image, target = self.items[index]
+        return (Image.fromarray(image) if isinstance(image, np.ndarray) else image).convert("RGB"), int(target)
+
+    def name(self, index: int) -> str:
+        return f"{self.title}[{index}]"
 
 
 def numbered(count: int | None, reader: str) -> tuple[str, ...]:
@@ -138,15 +162,7 @@ def numbered(count: int | None, reader: str) -> tuple[str, ...]:
     return tuple(str(index) for index in range(count))
 
 
-def _rgb(image: Image.Image, target: Any) -> tuple[Image.Image, int]:
-    return image.convert("RGB"), int(target)
-
-
 # ---- images that come as arrays ----
-
-
-def _arrays(images: np.ndarray, targets: np.ndarray, classes: Sequence[str]) -> Images:
-    return Images(len(images), tuple(classes), lambda index: _rgb(Image.fromarray(images[index]), targets[index]))
 
 
 def _digits(split: Split) -> Images:
@@ -159,7 +175,8 @@ def _digits(split: Split) -> Images:
     images, targets = load_digits().images, load_digits().target
     images = (images * (255 / 16)).astype(np.uint8)
     parts = train_test_split(images, targets, test_size=0.2, stratify=targets, random_state=0)
-    return _arrays(parts[split == "val"], parts[2 + (split == "val")], [str(digit) for digit in range(10)])
+    pairs = list(zip(parts[split == "val"], parts[2 + (split == "val")], strict=True))
+    return ItemImages(pairs, [str(digit) for digit in range(10)], "digits")
 
 
 def _idx(root: Path, split: Split) -> Images:
@@ -168,7 +185,8 @@ def _idx(root: Path, split: Split) -> Images:
     images, targets = _idx_file(root, f"{prefix}-images-idx3-ubyte"), _idx_file(root, f"{prefix}-labels-idx1-ubyte")
     if images.ndim != 3 or targets.shape != images.shape[:1]:
         raise InputError(f"{root}: expected as many labels as images, got {targets.shape} and {images.shape}")
-    return _arrays(images, targets, [str(index) for index in range(int(targets.max()) + 1)])
+    classes = [str(index) for index in range(int(targets.max(initial=0)) + 1)]
+    return ItemImages(list(zip(images, targets, strict=True)), classes, str(root))
 
 
 def _idx_file(root: Path, name: str) -> np.ndarray:

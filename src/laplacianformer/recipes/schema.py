@@ -73,7 +73,9 @@ class Optimise:
     warmup_lr: NotNegative = 1e-6
     min_lr: NotNegative = 1e-5
     clip_norm: Positive | None = 1.0
-    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0  # 0: no average of the weights is kept
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = (
+        0.0  # of the averaged weights, from less at the start; 0: no average
+    )
 
 
 @checked

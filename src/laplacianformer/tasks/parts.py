@@ -6,6 +6,8 @@ from typing import Any
 import timm
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from timm.data import Mixup
 from timm.optim import create_optimizer_v2
@@ -23,10 +25,10 @@ PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 def create_engine(run: Run) -> Fabric:
     """Lightning Fabric: the device, the processes and how they talk, as torchrun, SLURM or the recipe say."""
     devices, nodes = run.devices, run.num_nodes
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # Lightning wants torchrun's numbers once more
+    if TorchElasticEnvironment.detect():  # Lightning wants the numbers of torchrun and SLURM once more
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
-    elif "SLURM_NTASKS" in os.environ and "SLURM_JOB_NAME" in os.environ and os.environ["SLURM_JOB_NAME"] != "bash":
+    elif SLURMEnvironment.detect():
         nodes = int(os.environ.get("SLURM_NNODES", "1"))
         devices = int(os.environ["SLURM_NTASKS"]) // nodes
     strategy: Any = run.strategy

@@ -53,6 +53,8 @@ class Report:
     def table(self, result: "Result") -> None:
         averaged = self.recipe.optimise.ema_decay > 0
         table = Table(title=self.recipe.model.name, show_header=False)
+        table.add_column()
+        table.add_column(overflow="fold")
         table.add_row("accuracy on held-out images", f"{result.accuracy:.2%}")
         table.add_row("best of all epochs", f"{result.best_accuracy:.2%}")
         table.add_row("steps", str(result.steps))

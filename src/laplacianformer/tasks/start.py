@@ -1,5 +1,6 @@
 """From the words of the command line to a run."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,5 +25,5 @@ def data_overrides(data: str | None) -> list[str]:
         return []
     reader, colon, root = data.partition(":")
     if not colon or Path(data).exists():
-        return [f"data.root={data!r}"]
-    return [f"data.reader={reader!r}", *([f"data.root={root!r}"] if root else [])]
+        return [f"data.root={json.dumps(data)}"]
+    return [f"data.reader={json.dumps(reader)}", *([f"data.root={json.dumps(root)}"] if root else [])]
