@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from laplacianformer import __version__
+from laplacianformer.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,8 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     demo.set_defaults(run=_demo)
 
+    train = commands.add_parser("train", help="train a classifier from a recipe")
+    train.add_argument("--recipe", required=True, metavar="NAME|FILE", help="a recipe of the package, or a .yaml file")
+    train.add_argument(
+        "--data", metavar="[READER:]DIR", help="where the images are, as DIR, idx:DIR or torch/cifar10:DIR"
+    )
+    train.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
+    train.add_argument("--resume", action="store_true", help="go on from the checkpoint in --output, if there is one")
+    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="as optimise.epochs=10")
+    train.set_defaults(run=_train)
+
     parsed = parser.parse_args(arguments)
-    parsed.run(parsed)
+    try:
+        parsed.run(parsed)
+    except InputError as error:
+        print(f"laplacianformer {parsed.command}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -48,6 +64,12 @@ def _demo(arguments: argparse.Namespace) -> None:
     from laplacianformer import demo
 
     demo.run(arguments.output)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from laplacianformer.tasks import start
+
+    start.train(arguments.recipe, arguments.data, arguments.output, arguments.overrides, resume=arguments.resume)
 
 
 def _pixels(text: str) -> int:

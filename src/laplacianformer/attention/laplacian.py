@@ -54,6 +54,7 @@ class LaplacianAttention(GridAttention):
         iterations: of the solver.
         eps: added to the diagonal of W.
         whitening: "running", "instance", "full" or None; see `Whitening`.
+        sync: whiten by the batches of all training processes together; see `Whitening`.
         gain: weight of the whitened part; "learned" makes it one parameter a head, from 1.
         landmarks: "pool", or "conv": a learned 3 x 3 depth-wise filter before the averaging.
         **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
@@ -73,6 +74,7 @@ class LaplacianAttention(GridAttention):
         iterations: int = 6,
         eps: float = 1e-2,
         whitening: Kind | None = "running",
+        sync: bool = False,
         gain: float | Literal["learned"] = 1.0,
         landmarks: Literal["pool", "conv"] = "pool",
         **shared: Any,
@@ -98,7 +100,7 @@ class LaplacianAttention(GridAttention):
         self.scale, self.grid, self.ratio = float(scale), grid, ratio
         self.kernel_name, self.gram, self.solver = kernel, gram, solver
         self.iterations, self.eps = iterations, float(eps)
-        self.whitening = Whitening(whitening, num_heads, (grid or 7, grid or 7))
+        self.whitening = Whitening(whitening, num_heads, (grid or 7, grid or 7), sync=sync)
         self.gain: nn.Parameter | float
         if gain == "learned":
             self.gain = nn.Parameter(torch.ones(num_heads))

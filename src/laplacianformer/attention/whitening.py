@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from laplacianformer.attention.landmarks import averaging_matrix, known
 from laplacianformer.ops import check, column_variance, inverse_sqrt
@@ -25,6 +25,7 @@ class Whitening(nn.Module):
         cells: shape of the stored map of variances; landmarks on another grid use it averaged (or repeated).
         eps: added to variances.
         momentum: weight of a new batch in the running average, once the first 1 / momentum batches are averaged.
+        sync: in training, "running" takes the batches of all processes of torch.distributed together.
     """
 
     # BatchNorm's names, by which timm finds the statistics to average over processes.
@@ -32,12 +33,18 @@ class Whitening(nn.Module):
     num_batches_tracked: Tensor
 
     def __init__(
-        self, kind: Kind | None, num_heads: int, cells: tuple[int, int], eps: float = 1e-5, momentum: float = 0.1
+        self,
+        kind: Kind | None,
+        num_heads: int,
+        cells: tuple[int, int],
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        sync: bool = False,
     ) -> None:
         super().__init__()
         check.choice("Whitening", KINDS, kind=kind)
         check.positive("Whitening", eps=eps)
-        self.kind, self.eps, self.momentum = kind, eps, momentum
+        self.kind, self.eps, self.momentum, self.sync = kind, eps, momentum, sync
         self.paused = False
         if kind == "running":
             self.register_buffer("running_var", torch.full((num_heads, *cells), 1e-3))
@@ -57,7 +64,7 @@ class Whitening(nn.Module):
         if c_bhnm is None or (self.kind == "running" and not (self.training and c_bhnm.shape[0] > 0)):
             variance = resize(self.running_var, cells).flatten(1)
         elif self.kind == "running":
-            variance = column_variance(c_bhnm)
+            variance = _variance_of_all(c_bhnm) if self.sync else column_variance(c_bhnm)
             if update and not self.paused:
                 self.update(variance, cells)
         elif self.kind == "instance":
@@ -85,6 +92,28 @@ class Whitening(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.kind!r}, eps={self.eps}"
+
+
+def _variance_of_all(c_bhnm: Tensor) -> Tensor:
+    """The variance of each column over the rows of all processes, which have equally many."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return column_variance(c_bhnm)
+    mean_hm = _MeanOfAll.apply(c_bhnm.mean((0, 2)))
+    return _MeanOfAll.apply((c_bhnm - mean_hm[:, None]).square().mean((0, 2)))
+
+
+class _MeanOfAll(torch.autograd.Function):
+    """The mean over the processes. Each one's loss depends on every one's input: gradients are averaged likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(x)
+        return x / distributed.get_world_size()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _MeanOfAll.forward(ctx, gradient)
 
 
 @contextmanager

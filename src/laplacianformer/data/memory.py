@@ -1,0 +1,91 @@
+"""Small data sets: every image decoded once, kept as bytes, augmented a batch at a time."""
+
+from collections.abc import Iterator
+
+import torch
+from timm.data import create_transform
+from torch import Tensor
+from torch.nn import functional as F
+
+from laplacianformer.data.batch import NO_LABEL, Batch, Corrupt
+from laplacianformer.data.order import Order, mix
+from laplacianformer.data.sources import Images
+from laplacianformer.recipes import Augment, Data
+
+
+class Memory:
+    """Images of one size as bytes (N, 3, size, size), and their labels."""
+
+    def __init__(self, images: Images, data: Data) -> None:
+        resize = create_transform(
+            data.size,
+            is_training=False,
+            crop_pct=data.crop_pct,
+            interpolation=data.interpolation,
+            normalize=False,
+        )
+        corrupt = Corrupt(data.corrupt_limit)
+        pixels, targets = [], []
+        for index in range(len(images)):
+            try:
+                image, target = images.read(index)
+            except Exception as error:  # whatever a broken file makes a decoder raise
+                corrupt.add([f"{images.name(index)}: {error}"], len(images))
+                continue
+            pixels.append(resize(image))
+            targets.append(target)
+        self.pixels, self.targets = torch.stack(pixels), torch.tensor(targets)
+        self.mean = 255 * torch.tensor(data.mean).view(3, 1, 1)
+        self.std = 255 * torch.tensor(data.std).view(3, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() - self.mean) / self.std
+
+
+class MemoryTraining:
+    """Training batches from memory."""
+
+    def __init__(self, memory: Memory, order: Order, augment: Augment) -> None:
+        self.memory, self.order, self.augment = memory, order, augment
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start`. What is random about a sample depends on epoch and key only."""
+        generator = torch.Generator().manual_seed(mix(self.order.seed, epoch, 1))
+        chance = torch.rand(len(self.memory) * self.order.repeats, 3, generator=generator)
+        for keys in self.order.keys(epoch)[start:]:
+            index = keys % len(self.memory)
+            pixels = crop_and_flip(self.memory.pixels[index], chance[keys], self.augment)
+            yield Batch(self.memory.normalised(pixels), self.memory.targets[index])
+
+
+class MemoryEvaluation:
+    """Evaluation batches of this process, in order; all processes have equally many images."""
+
+    def __init__(self, memory: Memory, batch_size: int, rank: int = 0, world: int = 1) -> None:
+        self.memory, self.batch_size = memory, batch_size
+        self.index = torch.arange(rank, -(-len(memory) // world) * world, world)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for places in self.index.split(self.batch_size):
+            index = places % len(self.memory)
+            targets = torch.where(places < len(self.memory), self.memory.targets[index], NO_LABEL)
+            yield Batch(self.memory.normalised(self.memory.pixels[index]), targets)
+
+
+def crop_and_flip(pixels_bchw: Tensor, chance_b3: Tensor, augment: Augment) -> Tensor:
+    """A random crop after padding with black, and a random flip, each by the sample's own three chances in 0..1."""
+    padding, size = augment.crop_padding, pixels_bchw.shape[-1]
+    padded = F.pad(pixels_bchw, (padding,) * 4)
+    offsets = (chance_b3[:, :2] * (2 * padding + 1)).long()
+    places = torch.arange(size)
+    rows = offsets[:, 0, None] + places
+    columns = offsets[:, 1, None] + places
+    columns = torch.where(chance_b3[:, 2, None] < augment.flip, columns.flip(1), columns)
+    batch = torch.arange(len(padded))[:, None, None]
+    return padded.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)

@@ -1,0 +1,45 @@
+"""The end of a run: weights in one file that says what they are and where they come from."""
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import laplacianformer
+from laplacianformer.recipes import Recipe, as_yaml
+from laplacianformer.tasks.checkpoint import writing
+from laplacianformer.tasks.parts import create_model
+from laplacianformer.weights import save_weights
+
+
+def export(
+    path: Path, state: Mapping[str, Any], recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]
+) -> None:
+    """Write these weights. Recipe, metrics, commit, date and version go into the metadata."""
+    taken = {key: getattr(recipe.data, key) for key in ("size", "mean", "std", "interpolation", "crop_pct")}
+    metadata = {
+        "architecture": recipe.model.name,
+        "model_args": json.dumps({**recipe.model.args, "num_classes": len(classes)}),
+        "input": json.dumps(taken),
+        "recipe": as_yaml(recipe),
+        "metrics": json.dumps(scores),
+        "weights": "exponential moving average" if recipe.optimise.ema_decay else "last step",
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "version": laplacianformer.__version__,
+    }
+    model = create_model(recipe, len(classes))
+    model.load_state_dict(state)
+    with writing(path):
+        save_weights(path, model, classes=classes, metadata=metadata)
+
+
+def commit() -> str:
+    """The commit of the code, where it runs from a repository."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

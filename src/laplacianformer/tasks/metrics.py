@@ -1,0 +1,78 @@
+"""metrics.csv: one row every few steps. A resumed run drops the rows after its checkpoint and writes them again."""
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+from laplacianformer.files import replacing
+from laplacianformer.tasks.checkpoint import writing
+
+COLUMNS = (
+    "step",  # optimiser steps so far
+    "epoch",  # epochs so far, with their fraction
+    "loss",  # training loss, averaged since the row before, over all processes
+    "accuracy",  # of the training batches (augmented; mixed labels count as their larger part)
+    "lr",
+    "gradient_norm",  # before clipping, averaged since the row before
+    "images_per_second",
+    "kernel_mean",  # of the attention layers, on a few images of the batch: the mean,
+    "residual",  # and the worst residual of the solves
+    "validation_loss",  # held-out images; empty but at the end of an epoch
+    "validation_accuracy",
+)
+
+
+class Metrics:
+    """Rows go to the file as they come, and to TensorBoard where it is installed."""
+
+    def __init__(self, folder: Path, after: int, *, tensorboard: bool) -> None:
+        """Keep the rows of an earlier run up to step `after`."""
+        self.path = folder / "metrics.csv"
+        kept = self._rows(after) if after else []
+        with writing(self.path), replacing(self.path) as file:
+            file.write(_text(kept, header=True))
+        self.board = _board(folder, after) if tensorboard else None
+
+    def _rows(self, after: int) -> list[dict[str, Any]]:
+        whole = self.path.read_text().rpartition("\n")[0] if self.path.exists() else ""  # not a row cut short
+        return [row for row in csv.DictReader(io.StringIO(whole)) if int(row["step"]) <= after]
+
+    def add(self, row: dict[str, Any]) -> None:
+        """On the disk when this returns, so that a checkpoint never knows more than the file."""
+        before = self.path.stat().st_size
+        with writing(self.path):
+            try:
+                with self.path.open("ab") as file:
+                    file.write(_text([row]))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                os.truncate(self.path, before)
+                raise
+        if self.board is not None:
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
+
+
+def _text(rows: list[dict[str, Any]], *, header: bool = False) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _board(folder: Path, after: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(folder / "tensorboard", purge_step=after + 1)

@@ -1,0 +1,230 @@
+"""Data sets: what is read, and what is said where something is missing."""
+
+import gzip
+import logging
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from laplacianformer import recipes
+from laplacianformer.data import open_loaders
+from laplacianformer.data.memory import crop_and_flip
+from laplacianformer.data.sources import open_images
+from laplacianformer.data.stream import EvaluationImages, TrainingImages
+from laplacianformer.errors import InputError
+from laplacianformer.recipes import Augment, Data, Recipe
+
+from ..tasks.helpers import image_folder
+
+
+def recipe(root: Path, *overrides: str, reader: str = "folder") -> Recipe:
+    data = [f"data.root={root}", f"data.reader={reader}", "data.size=16", "data.workers=0", "optimise.batch_size=6"]
+    return recipes.load("cifar10", [*data, *overrides])
+
+
+def test_a_folder_gives_every_image_with_the_class_of_its_folder(tmp_path: Path) -> None:
+    images = open_images(Data(root=str(image_folder(tmp_path))), "train")
+    assert images.classes == ("class0", "class1", "class2")
+    read = [images.read(index) for index in range(len(images))]
+    assert [label for _, label in read] == sorted(8 * [0, 1, 2])
+    assert {(image.mode, image.size) for image, _ in read} == {("RGB", (16, 16))}
+    assert Path(images.name(0)) == tmp_path / "train" / "class0" / "0.png"
+
+
+def test_a_folder_is_listed_by_one_process_for_all(tmp_path: Path) -> None:
+    listed = []
+
+    def once(make):
+        listed.append(make())
+        return listed[-1]
+
+    data = Data(root=str(image_folder(tmp_path)))
+    first = open_images(data, "train", once=once)
+    second = open_images(data, "train", once=lambda make: listed[0])
+    assert second.name(5) == first.name(5)
+    assert len(listed) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves the tar open
+def test_test_folders_and_tars_are_found(tmp_path: Path) -> None:
+    image_folder(tmp_path / "a")
+    (tmp_path / "a" / "val").rename(tmp_path / "a" / "test")
+    assert len(open_images(Data(root=str(tmp_path / "a")), "val")) == 12
+    (tmp_path / "b").mkdir()
+    with tarfile.open(tmp_path / "b" / "train.tar", "w") as tar:
+        tar.add(tmp_path / "a" / "train", "train")
+    packed = open_images(Data(root=str(tmp_path / "b")), "train")
+    assert (len(packed), packed.classes) == (24, ("class0", "class1", "class2"))
+    assert packed.read(23)[1] == 2
+
+
+def test_data_sets_can_be_sent_to_worker_processes(tmp_path: Path) -> None:
+    """Also where these are not forked: everything they need can be pickled."""
+    folder = Data(root=str(image_folder(tmp_path)))
+    for data in (folder, Data(reader="torch/image_folder", root=folder.root), Data(reader="digits")):
+        images = open_images(data, "val")
+        for made in (TrainingImages(images, data, Augment(), 0), EvaluationImages(images, data, 0, 1)):
+            copy = pickle.loads(pickle.dumps(made))
+            place = (0, 5) if isinstance(made, TrainingImages) else 5
+            assert torch.equal(copy[place][0], made[place][0])
+
+
+def test_digits_are_split_without_overlap_and_by_class() -> None:
+    train, val = (open_images(Data(reader="digits"), split) for split in ("train", "val"))
+    assert (len(train), len(val), train.classes[9]) == (1437, 360, "9")
+    counts = torch.bincount(torch.tensor([val.read(index)[1] for index in range(360)]))
+    assert counts.min() >= 34, "a fifth of each digit"
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_idx_files_are_read_wherever_they_lie(tmp_path: Path, packed: bool) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 4), dtype=np.uint8)
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    files = {"images-idx3": struct.pack(">4I", 0x803, 7, 5, 4) + pixels.tobytes()}
+    files["labels-idx1"] = struct.pack(">2I", 0x801, 7) + bytes([0, 1, 2, 0, 1, 2, 3])
+    for name, content in files.items():
+        path = folder / f"t10k-{name}-ubyte{'.gz' if packed else ''}"
+        path.write_bytes(gzip.compress(content) if packed else content)
+    images = open_images(Data(reader="idx", root=str(tmp_path)), "val")
+    assert images.classes == ("0", "1", "2", "3")
+    image, label = images.read(6)
+    assert label == 3
+    assert np.array_equal(np.asarray(image)[..., 1], pixels[6])
+    (folder / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}").write_bytes(gzip.compress(b"\0\0\x08\x03\0\0"))
+    with pytest.raises(InputError, match="is not a whole idx file"):
+        open_images(Data(reader="idx", root=str(tmp_path)), "val")
+
+
+def test_readers_of_timm_that_are_not_there_are_one_line(tmp_path: Path) -> None:
+    for reader in ("torch/cifar10", "torch/nothing"):
+        with pytest.raises(InputError, match=f"can't open {reader}") as error:
+            open_images(Data(reader=reader, root=str(tmp_path)), "train")
+        assert "\n" not in str(error.value)
+
+
+def test_torchvision_data_is_read_through_timm(tmp_path: Path) -> None:
+    images = open_images(Data(reader="torch/image_folder", root=str(image_folder(tmp_path))), "train")
+    assert (len(images), images.classes) == (24, ("class0", "class1", "class2"))
+    assert images.read(9)[1] == 1
+
+
+def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no .*nowhere"):
+        open_images(Data(root=str(tmp_path / "nowhere")), "train")
+    with pytest.raises(InputError, match="give --data DIR"):
+        open_images(Data(), "train")
+    with pytest.raises(InputError, match="has no train or training folder"):
+        open_images(Data(root=str(tmp_path)), "train")
+    (tmp_path / "train").mkdir()
+    with pytest.raises(InputError, match="Found 0 images"):
+        open_images(Data(root=str(tmp_path)), "train")
+
+    image_folder(tmp_path / "data")
+    (tmp_path / "data" / "train" / "empty").mkdir()
+    with pytest.raises(InputError, match=r"train/empty has no images"):
+        open_images(Data(root=str(tmp_path / "data")), "train")
+    (tmp_path / "data" / "val" / "class1").rename(tmp_path / "data" / "val" / "other")
+    with pytest.raises(InputError, match=r"val/class1 has no images"):
+        open_images(Data(root=str(tmp_path / "data")), "val", ("class0", "class1", "class2"))
+
+
+# ---- unreadable images ----
+
+
+def broken(root: Path) -> Path:
+    """One image cut short, one that is no image at all."""
+    image_folder(root, train=8)
+    whole = (root / "train" / "class0" / "3.png").read_bytes()
+    (root / "train" / "class0" / "3.png").write_bytes(whole[: len(whole) // 2])
+    (root / "train" / "class1" / "5.png").write_bytes(b"not an image")
+    return root
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["memory", "stream"])
+def test_unreadable_images_are_named_and_others_take_their_place(tmp_path: Path, cache: bool, caplog) -> None:
+    kind = [] if cache else ["data.cache=false", "augment.crop_padding=0", "data.workers=1"]
+    with caplog.at_level(logging.WARNING):
+        loaders = open_loaders(recipe(broken(tmp_path), "data.corrupt_limit=0.1", *kind))
+        batches = [batch for epoch in range(3) for batch in loaders.train.epoch(epoch)]
+    assert all(batch.images.shape == (6, 3, 16, 16) for batch in batches)
+    named = caplog.text + "".join(line for batch in batches for line in batch.corrupt)
+    assert "class0/3.png: " in named
+    assert "class1/5.png: " in named
+
+
+def test_too_many_unreadable_images_stop_the_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"more than 5\.000% of 24 images .* can't be read; the last: .*class1/5\.png"):
+        open_loaders(recipe(broken(tmp_path), "data.corrupt_limit=0.05"))
+
+
+# ---- augmentation ----
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["memory", "stream"])
+def test_augmentation_is_of_the_sample_and_the_epoch_not_of_who_reads_it(tmp_path: Path, cache: bool) -> None:
+    kind = [] if cache else ["data.cache=false", "augment.crop_padding=0", "augment.erase=0.5"]
+    given = recipe(image_folder(tmp_path), *kind)
+    whole = list(open_loaders(given).train.epoch(2))
+    torch.manual_seed(99)
+    halves = [list(open_loaders(given, rank, 2).train.epoch(2, 1)) for rank in range(2)]
+    for batch, *parts in zip(whole[1:], *halves, strict=True):
+        for rank, part in enumerate(parts):
+            assert torch.equal(part.images, batch.images[rank::2])
+            assert torch.equal(part.targets, batch.targets[rank::2])
+    other = next(iter(open_loaders(given).train.epoch(3)))
+    assert not torch.equal(other.images, whole[0].images)
+
+
+def test_crops_and_flips_of_cached_images_are_windows_of_the_padded_image() -> None:
+    pixels = torch.randint(1, 256, (40, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    chance = torch.rand(40, 3, generator=torch.Generator().manual_seed(1))
+    padded = torch.nn.functional.pad(pixels, (2, 2, 2, 2))
+    seen = set()
+    for number, found in enumerate(crop_and_flip(pixels, chance, Augment(flip=0.5, crop_padding=2))):
+        places = [
+            (y, x, flip)
+            for y in range(5)
+            for x in range(5)
+            for flip in (False, True)
+            if torch.equal(found.flip(-1) if flip else found, padded[number, :, y : y + 6, x : x + 6])
+        ]
+        assert len(places) == 1
+        seen.add(places[0])
+    assert {flip for *_, flip in seen} == {False, True}
+    assert {y for y, *_ in seen} == {x for _, x, _ in seen} == set(range(5))
+    assert torch.equal(crop_and_flip(pixels, chance, Augment(flip=0.0)), pixels)
+
+
+# ---- data sets in an order of their own ----
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # webdataset leaves its files open
+def test_webdatasets_give_the_same_batches_again_and_from_the_middle(tmp_path: Path) -> None:
+    pytest.importorskip("webdataset")
+    image_folder(tmp_path / "plain")
+    for shard, split in enumerate(["train", "train", "val"]):
+        name = f"{split}-{shard}.tar"
+        with tarfile.open(tmp_path / name, "w") as tar:
+            for label in range(3):
+                for number in range(4):
+                    image = tmp_path / "plain" / split / f"class{label}" / f"{number + 4 * (shard == 1)}.png"
+                    key = f"{shard}{label}{number}"
+                    (tmp_path / "label").write_text(str(label))
+                    tar.add(image, f"{key}.png")
+                    tar.add(tmp_path / "label", f"{key}.cls")
+    kind = ["data.train_split=train-{0..1}.tar", "data.val_split=val-2.tar", "data.num_classes=3"]
+    counts = ["data.train_samples=24", "data.val_samples=12", "data.cache=false", "augment.crop_padding=0"]
+    given = recipe(tmp_path, *kind, *counts, "data.workers=2", reader="wds/plain")
+    loaders = open_loaders(given)
+    whole, again = list(loaders.train.epoch(1)), list(loaders.train.epoch(1, 2))
+    assert len(whole) == 4
+    for batch, other in zip(whole[2:], again, strict=True):
+        assert torch.equal(batch.images, other.images)
+        assert torch.equal(batch.targets, other.targets)
+    assert sum(len(batch.targets) for batch in loaders.val) == 12

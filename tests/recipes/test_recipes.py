@@ -1,0 +1,102 @@
+"""Recipes: those of the package are whole, and what is wrong with another is said in one line."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import timm
+import yaml
+
+from laplacianformer import recipes
+from laplacianformer.errors import InputError
+from laplacianformer.tasks.checkpoint import differences
+
+IMAGENET = [f"imagenet-{size}" for size in ("tiny", "small", "medium", "large", "huge")]
+
+
+def test_every_promised_recipe_is_there() -> None:
+    assert set(recipes.names()) == {"digits", "cifar10", "fashion-mnist", *IMAGENET}
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "fashion-mnist", *IMAGENET])
+def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
+    recipe = recipes.load(name)
+    assert timm.is_model(recipe.model.name)
+    text = (Path(recipes.__file__).parent / f"{name}.yaml").read_text()
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    for word in ("# Expected: ", "# Launch: ", "# Hardware and time: "):
+        assert any(line.startswith(word) for line in head), word
+
+
+@pytest.mark.parametrize("name", IMAGENET)
+def test_the_imagenet_recipes_are_those_of_the_pvt_and_deit_line(name: str) -> None:
+    recipe = recipes.load(name)
+    assert recipe.model.name == f"laplacianformer_{name.removeprefix('imagenet-')}"
+    optimise, augment = recipe.optimise, recipe.augment
+    assert (optimise.epochs, optimise.batch_size, optimise.lr, optimise.lr_batch) == (300, 1024, 1e-3, 1024)
+    assert (optimise.optimiser, optimise.weight_decay, augment.label_smoothing) == ("adamw", 0.05, 0.1)
+    assert (augment.mixup, augment.cutmix, augment.erase) == (0.8, 1.0, 0.25)
+    assert augment.rand_augment == "rand-m9-mstd0.5-inc1"
+    assert recipe.run.precision == "bfloat16"
+    assert None not in (optimise.clip_norm, optimise.ema_decay or None)
+
+
+def test_bigger_imagenet_models_have_no_less_stochastic_depth() -> None:
+    rates = [recipes.load(name).model.args["drop_path_rate"] for name in IMAGENET]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1]
+
+
+def test_overrides_are_put_over_the_recipe_and_typed() -> None:
+    recipe = recipes.load("cifar10", ["optimise.lr=1e-3", "data.cache=yes", "model.args.attention=softmax"])
+    assert recipe.optimise.lr == 1e-3
+    assert recipe.model.args == {"drop_path_rate": 0.0, "attention": "softmax"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipe.optimise.lr = 2.0  # type: ignore[misc]
+
+
+def test_a_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
+    recipe = recipes.load("imagenet-tiny", ["augment.scale=[0.2, 1.0]"])
+    (tmp_path / "copy.yaml").write_text(recipes.as_yaml(recipe))
+    assert recipes.load(str(tmp_path / "copy.yaml")) == recipe
+
+
+WRONG = {
+    "optimise.learning_rate=1": r"unknown key optimise\.learning_rate",
+    "optimise.epoch=1": r"unknown key optimise\.epoch, did you mean 'epochs'\?; known: epochs, batch_size",
+    "augmnt.mixup=1": r"unknown key augmnt, did you mean 'augment'\?",
+    "optimise.epochs=many": r"optimise\.epochs: .*integer.*, got 'many'",
+    "optimise.epochs=0": r"optimise\.epochs: .*greater than or equal to 1, got 0",
+    "optimise.lr=.nan": r"optimise\.lr: .*finite",
+    "run.precision=float16": r"run\.precision: .*'float32' or 'bfloat16', got 'float16'",
+    "augment.rand_augment=rand-m9": r"augment\.rand_augment needs data\.cache: false",
+    "optimise.warmup_epochs=14": r"warmup_epochs must be less than",
+    "epochs=3": r"expected section\.key=value",
+    "optimise.epochs": r"expected section\.key=value",
+    "optimise.lr.x=3": r"lr has no keys",
+    "optimise.lr=[": r"optimise\.lr is not YAML",
+}
+
+
+@pytest.mark.parametrize("override", WRONG)
+def test_what_is_wrong_is_said_in_one_line(override: str) -> None:
+    with pytest.raises(InputError, match=WRONG[override]) as error:
+        recipes.load("cifar10", [override])
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_recipes_and_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no recipe 'cifar', did you mean 'cifar10'\?"):
+        recipes.load("cifar")
+    with pytest.raises(InputError, match="can't read the recipe"):
+        recipes.load(str(tmp_path / "none.yaml"))
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(InputError, match="expected sections"):
+        recipes.load(str(tmp_path / "list.yaml"))
+    (tmp_path / "half.yaml").write_text(yaml.safe_dump({"model": {"name": "laplacianformer_nano"}, "data": {}}))
+    with pytest.raises(InputError, match="optimise is missing"):
+        recipes.load(str(tmp_path / "half.yaml"))
+
+
+def test_differences_are_dotted_keys() -> None:
+    assert differences({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 4}, "e": 5}) == ["a.c", "d", "e"]

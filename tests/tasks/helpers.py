@@ -1,0 +1,76 @@
+"""A tiny model, a tiny folder of images, and recipes on them: seconds on one core."""
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+
+from laplacianformer import recipes
+from laplacianformer.recipes import Recipe
+
+MODEL = {"depths": [1, 1], "embed_dims": [32, 32], "num_heads": [1, 1], "mlp_ratios": [1, 1], "stem_stride": 4}
+ATTENTION = {"grid": 3}
+
+
+def image_folder(root: Path, classes: int = 3, train: int = 8, val: int = 4, size: int = 16) -> Path:
+    """root/{train,val}/CLASS/N.png: noise around one colour a class."""
+    chance = np.random.default_rng(0)
+    for split, count in (("train", train), ("val", val)):
+        for label in range(classes):
+            folder = root / split / f"class{label}"
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = chance.normal(60 + 60 * label, 40, (size, size, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def write_recipe(path: Path, images: Path, **sections: dict[str, Any]) -> Path:
+    """A recipe file: 4 epochs of 4 steps of 6 images, with everything random that there is."""
+    recipe: dict[str, dict[str, Any]] = {
+        "model": {
+            "name": "laplacianformer_nano",
+            "args": {**MODEL, "attention_args": ATTENTION, "drop_path_rate": 0.2},
+        },
+        "data": {"root": str(images), "size": 16, "crop_pct": 1.0, "cache": True, "workers": 0},
+        "augment": {"flip": 0.5, "crop_padding": 2, "label_smoothing": 0.1, "mixup": 0.5},
+        "optimise": {"epochs": 4, "batch_size": 6, "lr": 2e-3, "warmup_epochs": 1, "ema_decay": 0.9},
+        "run": {"accelerator": "cpu", "devices": 1, "log_steps": 3, "checkpoint_steps": 3, "tensorboard": False},
+    }
+    for name, keys in sections.items():
+        recipe[name] |= keys
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def tiny(folder: Path, **sections: dict[str, Any]) -> Recipe:
+    images = folder / "data"
+    if not images.exists():
+        image_folder(images)
+    return recipes.load(str(write_recipe(folder / "recipe.yaml", images, **sections)))
+
+
+def python(arguments: Sequence[str], **environment: str) -> "subprocess.Popen[str]":
+    """A process of its own, on one thread: the same bits as here only with as many threads as here."""
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+    return subprocess.Popen(
+        [sys.executable, *arguments], env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """metrics.csv without what the clock says."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{key: row[key] for key in row if key != "images_per_second"} for row in csv.DictReader(file)]
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model.safetensors")
