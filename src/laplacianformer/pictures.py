@@ -1,0 +1,266 @@
+"""Pictures of a training, of predictions and of attention. Colours that colour-blind readers can tell apart."""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laplacianformer.attention_maps import AttentionMap
+from laplacianformer.errors import InputError
+from laplacianformer.files import replacing
+
+BLUE, LIGHT_BLUE, ORANGE, LIGHT_GREY = "#0072B2", "#9CCDEB", "#D55E00", "#CCCCCC"
+Array = np.ndarray[Any, Any]
+
+
+def _figure(width: float, height: float) -> Any:
+    """A figure of its own, apart from pyplot and its global state."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("pictures are drawn with matplotlib: pip install 'laplacianformer[plot]'") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Any, output: Path) -> None:
+    with replacing(output) as file:
+        figure.savefig(file, format="png", dpi=150)
+
+
+# ---- training ----
+
+CURVES = (
+    # title, unit, factor, log scale, training column, validation column
+    ("loss", "cross-entropy, nats", 1, False, "loss", "validation_loss"),
+    ("accuracy", "%", 100, False, "accuracy", "validation_accuracy"),
+    ("learning rate", "", 1, False, "lr", None),
+    ("gradient norm", "", 1, True, "gradient_norm", None),
+    ("kernel mean", "0: dead, 1: blind", 1, False, "kernel_mean", None),
+    ("residual of the inverse", "", 1, True, "residual", None),
+    ("speed", "images / s", 1, False, "images_per_second", None),
+)
+LARGE = 2  # of them, in the first row
+
+
+def training_curve(metrics_csv: Path, output: Path) -> None:
+    """Loss and accuracy, and below them what shows trouble early. Columns without a number are left out."""
+    rows = _rows(metrics_csv)
+    panels = [panel for panel in CURVES if any(_column(rows, name)[0] for name in panel[4:] if name)]
+    if not panels:
+        raise InputError(f"{metrics_csv} has no numbers to draw: expected columns such as step, loss and lr")
+    large = [panel for panel in panels if panel in CURVES[:LARGE]]
+    small = [panel for panel in panels if panel in CURVES[LARGE:]]
+    figure = _figure(11, 6.4 if large and small else 4)
+    parts = figure.subfigures(2, 1, height_ratios=(1.7, 1)) if large and small else [figure]
+    for part, group in zip(parts, filter(None, (large, small)), strict=True):
+        for axis, panel in zip(part.subplots(1, len(group), squeeze=False)[0], group, strict=True):
+            _curve(axis, rows, panel, detailed=group is large)
+    _save(figure, output)
+
+
+def _curve(axis: Any, rows: list[dict[str, str]], panel: tuple[Any, ...], detailed: bool) -> None:
+    title, unit, factor, log, training, validation = panel
+    steps, values = _column(rows, training, factor)
+    raw = {"color": BLUE, "linewidth": 1.2 if not detailed else 0.8, "alpha": 0.35 if detailed else 1}
+    axis.plot(steps, values, **raw)
+    if detailed:
+        axis.plot(steps, _smooth(values), color=BLUE, linewidth=2, label="training, running mean")
+    if validation and _column(rows, validation)[0]:
+        steps, values = _column(rows, validation, factor)
+        axis.plot(steps, values, "o-", color=ORANGE, markersize=5, linewidth=1.5, label="held out")
+        best = f"{values[-1]:.1f} %" if unit == "%" else f"{values[-1]:.3f}"
+        axis.annotate(
+            f"{best}  ", (steps[-1], values[-1]), xytext=(0, -16 if unit == "%" else 10), textcoords="offset points",
+            color=ORANGE, ha="right", weight="bold",
+        )  # fmt: skip
+    if detailed:
+        axis.legend(frameon=False, loc="lower right" if unit == "%" else "upper right")
+    if log and values and min(values) > 0:
+        axis.set_yscale("log")
+        axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+    else:
+        axis.set_ylim(bottom=0, top=101 if unit == "%" else None)
+    axis.set_title(title, fontsize=12 if detailed else 10, loc="left", weight="bold")
+    axis.set_xlabel("step", fontsize=10 if detailed else 8)
+    axis.set_ylabel(unit, fontsize=10 if detailed else 8)
+    axis.tick_params(which="both", labelsize=10 if detailed else 8)
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
+    axis.grid(color="#E5E5E5")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"can't read the metrics in {path}: {error}") from None
+
+
+def _column(rows: list[dict[str, str]], name: str, factor: float = 1) -> tuple[list[float], list[float]]:
+    """Steps and values of the cells that hold a finite number."""
+    pairs = [(_number(row.get("step")), _number(row.get(name))) for row in rows]
+    good = [(step, factor * value) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]
+    return [step for step, _ in good], [value for _, value in good]
+
+
+def _number(cell: str | None) -> float:
+    try:
+        return float(cell or "nan")
+    except ValueError:
+        return math.nan
+
+
+def _smooth(values: list[float]) -> list[float]:
+    """A running mean over a twentieth of the curve, shorter at its ends."""
+    reach = max(1, len(values) // 40)
+    return [float(np.mean(values[max(0, i - reach) : i + reach + 1])) for i in range(len(values))]
+
+
+# ---- predictions ----
+
+
+def prediction_sheet(
+    images: Sequence[Array],
+    predicted: Sequence[int],
+    probabilities: Array,
+    truth: Sequence[int],
+    classes: Sequence[str],
+    output: Path,
+) -> None:
+    """Each picture (height, width, 3) from 0 to 1 with its most probable classes as bars; wrong ones say so.
+
+    probabilities: (pictures, classes).
+    """
+    columns = min(8, len(images))
+    lines = math.ceil(len(images) / columns)
+    figure = _figure(1.5 * columns, 2.2 * lines + 0.4)
+    right = sum(int(a) == int(b) for a, b in zip(predicted, truth, strict=True))
+    note = "Bars: the three most probable classes, blue where true"
+    figure.suptitle(f"{right} of these {len(images)} right. {note}", fontsize=12)
+    figure.get_layout_engine().set(h_pad=0.02, w_pad=0.05, hspace=0)
+    axes = figure.subplots(2 * lines, columns, squeeze=False, height_ratios=(3, 1) * lines)
+    for axis in axes.flat:
+        axis.axis("off")
+    for index, image in enumerate(images):
+        line, column = divmod(index, columns)
+        picture, bars = axes[2 * line, column], axes[2 * line + 1, column]
+        good = int(predicted[index]) == int(truth[index])
+        color = BLUE if good else ORANGE
+        picture.imshow(image, interpolation="nearest")
+        title = classes[predicted[index]] if good else f"{classes[predicted[index]]}, is {classes[truth[index]]}"
+        picture.set_title(title, color=color, fontsize=11 if len(title) < 12 else 8, weight="bold", pad=3)
+        if not good:
+            _frame(picture, color)
+        _bars(bars, probabilities[index], classes, int(truth[index]))
+    _save(figure, output)
+
+
+def _frame(axis: Any, color: str) -> None:
+    axis.axis("on")
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set(color=color, linewidth=4)
+
+
+def _bars(axis: Any, probabilities: Array, classes: Sequence[str], truth: int) -> None:
+    best = np.argsort(-probabilities)[:3]
+    places = np.arange(len(best))
+    axis.barh(places, [1] * len(best), color="#F2F2F2", height=0.84)
+    colors = [LIGHT_BLUE if number == truth else LIGHT_GREY for number in best]
+    axis.barh(places, probabilities[best], color=colors, height=0.84)
+    for place, number in zip(places, best, strict=True):
+        axis.text(0.03, place, classes[number], ha="left", va="center", fontsize=8)
+        axis.text(1.32, place, f"{100 * probabilities[number]:.0f} %", ha="right", va="center", fontsize=8)
+    axis.set(xlim=(0, 1.34), ylim=(len(best) - 0.4, -0.6))
+
+
+# ---- confusion ----
+
+
+def confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str], output: Path) -> None:
+    """Row: true class, column: predicted. Colours are shares of the row, numbers are pictures."""
+    counts = np.asarray(matrix)
+    shares = 100 * counts / counts.sum(1, keepdims=True).clip(1)
+    few = len(classes) <= 30
+    side = min(14, 3.2 + 0.5 * len(classes)) if few else 9
+    figure = _figure(side + 1, side)
+    axis = figure.subplots()
+    shown = axis.imshow(shares, cmap="Blues", vmin=0, vmax=100, interpolation="nearest")
+    figure.colorbar(shown, ax=axis, shrink=0.8, label="share of the true class, %")
+    right, total = counts.trace(), counts.sum()
+    axis.set_title(f"{right:,} of {total:,} right ({100 * right / max(1, total):.1f} %)", weight="bold")
+    axis.set_xlabel("predicted class")
+    axis.set_ylabel("true class")
+    if few:
+        axis.set_xticks(range(len(classes)), classes, rotation=45 if max(map(len, classes)) > 3 else 0, ha="right")
+        axis.set_yticks(range(len(classes)), classes)
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                color = "white" if shares[row, column] > 55 else "black" if row == column else ORANGE
+                axis.text(column, row, f"{count}", ha="center", va="center", color=color, fontsize=9)
+    _save(figure, output)
+
+
+# ---- attention ----
+
+
+@dataclass(frozen=True)
+class AttentionRow:
+    """One picture of an attention sheet: (height, width, 3) from 0 to 1, and the map of each stage."""
+
+    title: str
+    picture: Array
+    maps: Sequence[AttentionMap]
+
+
+def attention_map(rows: Sequence[AttentionRow], output: Path) -> None:
+    """What the query token of each picture looks at in each stage, the mean over heads, over the picture.
+
+    Colours say how much a token counts, times the number of tokens: 1 is an equal share, below 0 it is subtracted.
+    """
+    stages = len(rows[0].maps)
+    figure = _figure(2.4 * (stages + 1), 2.3 * len(rows) + 1.3)
+    figure.suptitle("What the ringed token takes from every token: red is added, blue is subtracted\n", fontsize=12)
+    axes = figure.subplots(len(rows), stages + 1, squeeze=False)
+    for line, row in enumerate(rows):
+        axes[line, 0].imshow(row.picture, interpolation="nearest")
+        axes[line, 0].set(xticks=[], yticks=[])
+        axes[line, 0].set_ylabel(row.title, fontsize=10)
+    for stage in range(stages):
+        _stage(figure, axes[:, stage + 1], [row.picture for row in rows], [row.maps[stage] for row in rows])
+    _save(figure, output)
+
+
+def _stage(figure: Any, axes: Sequence[Any], pictures: Sequence[Array], maps: Sequence[AttentionMap]) -> None:
+    """One column: the maps of one stage, all with the same colours."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import CenteredNorm
+
+    shares = [layer.weights.mean(0).numpy() * layer.weights[0].numel() for layer in maps]
+    sizes = np.concatenate([abs(share).ravel() for share in shares])
+    reach = float(np.quantile(sizes, 0.97)) or 1.0  # a few tokens far off would leave the rest without colour
+    colours = ScalarMappable(CenteredNorm(0, reach), "RdBu_r")
+    for axis, picture, layer, share in zip(axes, pictures, maps, shares, strict=True):
+        height, width = picture.shape[:2]
+        place = {"extent": (0, width, height, 0), "interpolation": "nearest"}
+        axis.imshow(0.3 + 0.7 * picture.mean(2), cmap="gray", vmin=0, vmax=1, **place)
+        axis.imshow(share, cmap=colours.cmap, norm=colours.norm, alpha=0.75, **place)
+        axis.set(xticks=[], yticks=[])
+        _ring(axis, layer, (height, width))
+    axes[0].set_title(f"stage {maps[0].stage}, {shares[0].shape[0]} x {shares[0].shape[1]} tokens", fontsize=10)
+    bar = figure.colorbar(colours, ax=list(axes), location="bottom", extend="both", shrink=0.9, aspect=16, pad=0.03)
+    bar.set_label("times an equal share", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+
+
+def _ring(axis: Any, layer: AttentionMap, size: tuple[int, int]) -> None:
+    rows, columns = layer.weights.shape[1:]
+    y, x = (layer.query[0] + 0.5) * size[0] / rows, (layer.query[1] + 0.5) * size[1] / columns
+    axis.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor="black", markeredgewidth=3)
+    axis.plot(x, y, "o", markersize=9, markerfacecolor="none", markeredgecolor="white", markeredgewidth=1.5)
