@@ -2,6 +2,7 @@
 
 The global branch of an attention layer is linear in its values, out = A V. For LaplacianFormer, A = (m/N) Z inv(W) B
 (docs/paper.md). Row i of A is what token i looks at. Its weights may be negative: such a token is subtracted.
+(Conjugate gradients are linear only once they have converged.)
 """
 
 import copy

@@ -29,7 +29,7 @@ class Trained:
 
 def run(output: Path) -> None:
     """Train, draw, print a table of what is where."""
-    console = Console()
+    pictures.require()
     trained = _train(output)
     loaded = load_weights(trained.weights)
     result = classify(loaded, trained.held_out)
@@ -42,7 +42,7 @@ def run(output: Path) -> None:
     table.add_row("weights", str(trained.weights))
     for name, path in drawn.items():
         table.add_row(name, str(path))
-    console.print(table)
+    Console().print(table)
 
 
 def _train(output: Path) -> Trained:
@@ -87,6 +87,7 @@ def draw(loaded: Weights, trained: Trained, result: Classified, output: Path) ->
     }
     pictures.training_curve(trained.metrics, paths["training curve"])
 
+    right = int((result.predicted == result.truth).sum())
     hardest_first = np.argsort(result.probabilities[np.arange(len(result.truth)), result.truth])
     chosen = [*hardest_first[: SHOWN // 3], *_spread(hardest_first[SHOWN // 3 :], SHOWN - SHOWN // 3)]
     pictures.prediction_sheet(
@@ -96,6 +97,7 @@ def draw(loaded: Weights, trained: Trained, result: Classified, output: Path) ->
         result.truth[chosen].tolist(),
         loaded.classes,
         paths["predictions"],
+        title=f"{right} of {len(result.truth)} right, the hardest first",
     )
     counts = np.zeros((len(loaded.classes),) * 2, dtype=int)
     np.add.at(counts, (result.truth, result.predicted), 1)

@@ -16,7 +16,7 @@ from timm.data import ImageDataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from laplacianformer import images, weights
+from laplacianformer import images, pictures, weights
 from laplacianformer.device import chosen_device, device_name
 from laplacianformer.errors import InputError
 from laplacianformer.files import write_json
@@ -52,11 +52,10 @@ def run(
     device: str | None,
 ) -> int:
     """The command. Returns its exit code: 0, or 1 where some pictures could not be read."""
-    from laplacianformer import pictures
-
     loaded = weights.load_weights(file)
     opened = open_data(data, loaded.classes, reader=reader, split=split)
     place = chosen_device(device)
+    pictures.require()
     output.mkdir(parents=True, exist_ok=True)
     result = evaluate(loaded, opened, batch_size=batch_size, workers=workers, device=place)
     pictures.confusion(result.confusion, loaded.classes, output / "confusion.png")
@@ -104,8 +103,9 @@ def open_data(data: str, classes: Sequence[str], *, reader: str = "folder", spli
         raise InputError(f"can't read {data} ({reader}, {split}): {' '.join(str(error).split())}") from None
     if isinstance(source, IterableDataset):
         raise InputError(f"{reader} gives pictures in its own order only: take a folder, a tar or a torch/ data set")
-    named = getattr(getattr(source, "reader", source), "class_to_idx", None)
-    if named is None:
+    names = getattr(source, "reader", source)
+    named = getattr(names, "class_to_idx", None) or getattr(names, "class_name_to_idx", None)  # the latter: a tar
+    if not named:
         raise InputError(f"{reader} doesn't name its classes, so they can't be checked against those of the weights")
     if folder:
         _check_splits(Path(data), Path(source.reader.root), classes)

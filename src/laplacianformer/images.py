@@ -55,11 +55,12 @@ def read(source: Path | IO[bytes] | Image.Image, channels: int = 3) -> Image.Ima
     """One picture as RGB, or greyscale for one channel. Raises InputError with the reason where that can't be."""
     try:
         with warnings.catch_warnings():
-            # Sizes are checked below, and what else Pillow warns of (odd metadata) does not change the picture.
+            # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the picture.
             warnings.simplefilter("ignore")
-            image = source if isinstance(source, Image.Image) else Image.open(source)
-            _check_size(*image.size)
-            return _flat(ImageOps.exif_transpose(image), MODES[channels])
+            if isinstance(source, Image.Image):
+                return _flat(source, MODES[channels])
+            with source.open("rb") if isinstance(source, Path) else source as file, Image.open(file) as image:
+                return _flat(image, MODES[channels])
     except InputError:
         raise
     except UnidentifiedImageError:
@@ -82,7 +83,9 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _flat(image: Image.Image, mode: str) -> Image.Image:
-    """8 bits a channel and no transparency."""
+    """Upright, 8 bits a channel, no transparency."""
+    _check_size(*image.size)
+    image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers of unknown range: save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255

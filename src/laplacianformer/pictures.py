@@ -17,13 +17,22 @@ BLUE, LIGHT_BLUE, ORANGE, LIGHT_GREY = "#0072B2", "#9CCDEB", "#D55E00", "#CCCCCC
 Array = np.ndarray[Any, Any]
 
 
-def _figure(width: float, height: float) -> Any:
-    """A figure of its own, apart from pyplot and its global state."""
+def require() -> Any:
+    """matplotlib's figures, apart from pyplot and its global state. Call it before a long run that ends in one."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("pictures are drawn with matplotlib: pip install 'laplacianformer[plot]'") from None
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure
+
+
+def _figure(width: float, height: float) -> Any:
+    return require()(figsize=(width, height), layout="constrained")
+
+
+def _plain(text: str) -> str:
+    """As it is: to matplotlib a pair of dollars means mathematics."""
+    return text.replace("$", r"\$")
 
 
 def _save(figure: Any, output: Path) -> None:
@@ -132,17 +141,18 @@ def prediction_sheet(
     truth: Sequence[int],
     classes: Sequence[str],
     output: Path,
+    title: str = "",
 ) -> None:
     """Each picture (height, width, 3) from 0 to 1 with its most probable classes as bars; wrong ones say so.
 
     probabilities: (pictures, classes).
     """
+    classes = [_plain(name) for name in classes]
     columns = min(8, len(images))
     lines = math.ceil(len(images) / columns)
     figure = _figure(1.5 * columns, 2.2 * lines + 0.4)
-    right = sum(int(a) == int(b) for a, b in zip(predicted, truth, strict=True))
-    note = "Bars: the three most probable classes, blue where true"
-    figure.suptitle(f"{right} of these {len(images)} right. {note}", fontsize=12)
+    legend = "bars: the three most probable classes, blue where true"
+    figure.suptitle(f"{title}; {legend}" if title else legend.capitalize(), fontsize=12)
     figure.get_layout_engine().set(h_pad=0.02, w_pad=0.05, hspace=0)
     axes = figure.subplots(2 * lines, columns, squeeze=False, height_ratios=(3, 1) * lines)
     for axis in axes.flat:
@@ -153,8 +163,8 @@ def prediction_sheet(
         good = int(predicted[index]) == int(truth[index])
         color = BLUE if good else ORANGE
         picture.imshow(image, interpolation="nearest")
-        title = classes[predicted[index]] if good else f"{classes[predicted[index]]}, is {classes[truth[index]]}"
-        picture.set_title(title, color=color, fontsize=11 if len(title) < 12 else 8, weight="bold", pad=3)
+        says = classes[predicted[index]] if good else f"{classes[predicted[index]]}, is {classes[truth[index]]}"
+        picture.set_title(says, color=color, fontsize=11 if len(says) < 12 else 8, weight="bold", pad=3)
         if not good:
             _frame(picture, color)
         _bars(bars, probabilities[index], classes, int(truth[index]))
@@ -187,7 +197,7 @@ def confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str], output: P
     """Row: true class, column: predicted. Colours are shares of the row, numbers are pictures."""
     counts = np.asarray(matrix)
     shares = 100 * counts / counts.sum(1, keepdims=True).clip(1)
-    few = len(classes) <= 30
+    few, classes = len(classes) <= 30, [_plain(name) for name in classes]
     side = min(14, 3.2 + 0.5 * len(classes)) if few else 9
     figure = _figure(side + 1, side)
     axis = figure.subplots()
@@ -231,7 +241,7 @@ def attention_map(rows: Sequence[AttentionRow], output: Path) -> None:
     for line, row in enumerate(rows):
         axes[line, 0].imshow(row.picture, interpolation="nearest")
         axes[line, 0].set(xticks=[], yticks=[])
-        axes[line, 0].set_ylabel(row.title, fontsize=10)
+        axes[line, 0].set_ylabel(_plain(row.title), fontsize=10)
     for stage in range(stages):
         _stage(figure, axes[:, stage + 1], [row.picture for row in rows], [row.maps[stage] for row in rows])
     _save(figure, output)

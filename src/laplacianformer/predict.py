@@ -1,6 +1,7 @@
 """Predictions for pictures in files: `laplacianformer predict`."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from laplacianformer import images, weights
+from laplacianformer import images, pictures, weights
 from laplacianformer.attention_maps import attention_maps
 from laplacianformer.device import chosen_device
 from laplacianformer.errors import InputError
@@ -46,10 +47,12 @@ def run(
 ) -> int:
     """The command. Returns its exit code: 0, 1 where some pictures failed, 2 where all did."""
     loaded = weights.load_shipped() if file is None else weights.load_weights(file)
+    if attention is not None:
+        pictures.require()
     predictions = list(predict(loaded, names, top=top, device=device, keep=attention is not None))
     if as_json:
         print(json.dumps(as_dict(loaded, predictions), indent=2))
-    else:
+    elif any(prediction.ranking for prediction in predictions):
         _print(loaded, predictions)
     for failed in (prediction for prediction in predictions if prediction.failure):
         Console(stderr=True, soft_wrap=True).print(Text(f"{shown(failed.image)}: {failed.failure}", "red"))
@@ -106,8 +109,6 @@ def _rankings(loaded: Weights, model: torch.nn.Module, inputs: Tensor, top: int)
 def draw_attention(
     loaded: Weights, predictions: Sequence[Prediction], output: Path, query: tuple[float, float]
 ) -> None:
-    from laplacianformer import pictures
-
     rows = []
     for prediction in predictions:
         if prediction.seen is not None:
@@ -162,7 +163,8 @@ def _print(loaded: Weights, predictions: Sequence[Prediction]) -> None:
         (best, probability), *others = prediction.ranking
         then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in others)
         table.add_row(Text(shown(prediction.image)), Text(best, "bold"), f"{100 * probability:.1f} %", Text(then))
-    Console().print(table)
+    # A file or a pipe takes lines of any length, and names are not broken in it.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
 def shown(path: Path) -> str:
