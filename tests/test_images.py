@@ -81,6 +81,12 @@ def test_pictures_are_turned_as_their_exif_data_says(orientation):
     assert np.array_equal(pixels(images.read(stored(as_stored, exif=exif))), pixels(upright))
 
 
+def test_broken_exif_data_leave_the_picture_as_it_is():
+    image = picture(2, (12, 8))
+    exif = b"Exif\x00\x00ZM\x00*\x00\x00\x00\x08\xff\xff\xff"
+    assert np.array_equal(pixels(images.read(stored(image, "WEBP", lossless=True, exif=exif))), pixels(image))
+
+
 def test_an_animation_gives_its_first_frame():
     frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
     read = images.read(stored(frames[0], "GIF", save_all=True, append_images=frames[1:]))

@@ -6,6 +6,7 @@ Rotated as their EXIF data says, the first frame of an animation, transparency o
 import glob
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -85,7 +86,9 @@ def _check_size(width: int, height: int) -> None:
 def _flat(image: Image.Image, mode: str) -> Image.Image:
     """Upright, 8 bits a channel, no transparency."""
     _check_size(*image.size)
-    image = ImageOps.exif_transpose(image)
+    image.load()
+    with suppress(Exception):  # EXIF data that can't be read: the picture stays as it is stored
+        image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers of unknown range: save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255

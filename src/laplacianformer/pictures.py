@@ -249,13 +249,8 @@ def attention_map(rows: Sequence[AttentionRow], output: Path) -> None:
 
 def _stage(figure: Any, axes: Sequence[Any], pictures: Sequence[Array], maps: Sequence[AttentionMap]) -> None:
     """One column: the maps of one stage, all with the same colours."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import CenteredNorm
-
     shares = [layer.weights.mean(0).numpy() * layer.weights[0].numel() for layer in maps]
-    sizes = np.concatenate([abs(share).ravel() for share in shares])
-    reach = float(np.quantile(sizes, 0.97)) or 1.0  # a few tokens far off would leave the rest without colour
-    colours = ScalarMappable(CenteredNorm(0, reach), "RdBu_r")
+    colours = _colours(np.concatenate([share.ravel() for share in shares]))
     for axis, picture, layer, share in zip(axes, pictures, maps, shares, strict=True):
         height, width = picture.shape[:2]
         place = {"extent": (0, width, height, 0), "interpolation": "nearest"}
@@ -267,6 +262,18 @@ def _stage(figure: Any, axes: Sequence[Any], pictures: Sequence[Array], maps: Se
     bar = figure.colorbar(colours, ax=list(axes), location="bottom", extend="both", shrink=0.9, aspect=16, pad=0.03)
     bar.set_label("times an equal share", fontsize=8)
     bar.ax.tick_params(labelsize=8)
+
+
+def _colours(shares: Array) -> Any:
+    """Red and blue around 0 where some tokens are subtracted, otherwise reds from the least to the most."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import CenteredNorm, Normalize
+
+    # A few tokens far off would leave the rest without colour.
+    least, most = (float(number) for number in np.quantile(shares, (0.03, 0.97)))
+    if least > 0:
+        return ScalarMappable(Normalize(least, most), "Reds")
+    return ScalarMappable(CenteredNorm(0, max(-least, most) or 1.0), "RdBu_r")
 
 
 def _ring(axis: Any, layer: AttentionMap, size: tuple[int, int]) -> None:
