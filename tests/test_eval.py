@@ -107,10 +107,10 @@ def test_a_split_of_the_folder_a_tar_and_a_torchvision_folder_are_read(loaded, d
     picture(99).save(tmp_path / "parent" / "train" / "ant" / "99.png")
     with tarfile.open(tmp_path / "data.tar", "w") as archive:
         archive.add(data, "data")
-    for place, reader in (("parent", "folder"), ("data.tar", "folder"), ("data", "torch/folder")):
-        opened = open_data(str(tmp_path / place), loaded.classes, reader=reader)
-        assert evaluate(loaded, opened).confusion == expected, place
-        if place == "data.tar":
+    for name in (f"{tmp_path}/parent", f"{tmp_path}/data.tar", f"torch/folder:{tmp_path}/data"):
+        opened = open_data(name, loaded.classes)
+        assert evaluate(loaded, opened).confusion == expected, name
+        if name.endswith("tar"):
             opened.source.reader.tar_state.tf.close()  # timm leaves it open
 
 
@@ -207,7 +207,8 @@ def test_data_that_does_not_fit_ends_with_one_line_and_writes_nothing(loaded, da
         ["--batch-size", "0"],
         ["--workers", "-1"],
         ["--device", "warp9"],
-        ["--reader", "torch/nothing"],
+        ["--data", "torch/nothing:."],
+        ["--data", "wds/some:."],
         ["--weights", "x"],
     ],
     ids=str,

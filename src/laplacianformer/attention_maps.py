@@ -39,7 +39,7 @@ def attention_maps(model: nn.Module, image: Tensor, place: tuple[float, float] =
         raise InputError(f"attention can be drawn for LaplacianFormer, not for {type(model).__name__}")
     if not all(0 <= part <= 1 for part in place):
         raise InputError(f"the query must lie between 0,0 (left, top) and 1,1 (right, bottom), got {place}")
-    twin = copy.deepcopy(model).double().eval()
+    twin = copy.deepcopy(model).to("cpu", torch.float64).eval()  # not every accelerator has float64
     seen: list[tuple[GridAttention, Tensor, Size]] = []
 
     def see(layer: Any, inputs: tuple[Tensor, Size]) -> None:
@@ -48,13 +48,13 @@ def attention_maps(model: nn.Module, image: Tensor, place: tuple[float, float] =
     stages: Any = twin.stages
     for stage in stages:
         stage.blocks[-1].attention.register_forward_pre_hook(see)
-    twin(image[None].to(next(twin.parameters())))
+    twin(image[None].to("cpu", torch.float64))
 
     maps = []
     for number, (layer, tokens, size) in enumerate(seen, 1):
         query = tuple(min(int(part * length), length - 1) for part, length in zip(place[::-1], size, strict=True))
         row = attention_row(layer, tokens, size, query[0] * size[1] + query[1])
-        maps.append(AttentionMap(number, (query[0], query[1]), row[0].unflatten(1, size).cpu()))
+        maps.append(AttentionMap(number, (query[0], query[1]), row[0].unflatten(1, size)))
     return maps
 
 

@@ -65,7 +65,7 @@ def _add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog="""examples:
   laplacianformer predict photo.png
   laplacianformer predict holiday/ 'scans/**/*.tif' --top 5
-  laplacianformer predict --weights runs/demo/weights.safetensors --json digits/ > digits.json
+  laplacianformer predict --weights runs/demo/model.safetensors --json digits/ > digits.json
   laplacianformer predict photo.png --attention attention.png --query 0.3,0.5
 
 exit code: 0; 1 if some pictures could not be read (each is named, the others are printed); 2 if none could,
@@ -102,9 +102,9 @@ def _add_eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         description="Prints top-1 and top-5 (with six classes or more), the accuracy of each class and images per "
         "second, and writes them to eval.json, with a picture of the confusions, confusion.png.",
         epilog="""examples:
-  laplacianformer eval --weights runs/demo/weights.safetensors --data digits/test
+  laplacianformer eval --weights runs/demo/model.safetensors --data digits/test
   laplacianformer eval --weights nano.safetensors --data imagenet/ --split validation --workers 8
-  laplacianformer eval --weights nano.safetensors --data ~/data --reader torch/cifar10
+  laplacianformer eval --weights nano.safetensors --data torch/cifar10:downloads
 
 The names of the class folders must be those of the weights.
 exit code: 0; 1 if some pictures could not be read (each is named and not counted); 2 for input that can't be used""",
@@ -112,10 +112,10 @@ exit code: 0; 1 if some pictures could not be read (each is named and not counte
     )
     evaluate.add_argument("--weights", type=Path, required=True, metavar="FILE", help="weights file (.safetensors)")
     evaluate.add_argument(
-        "--data", required=True, metavar="DIR", help="folder or tar with one folder a class, or its parent with --split"
-    )
-    evaluate.add_argument(
-        "--reader", default="folder", metavar="NAME", help="folder, or timm's name of a data set, as torch/cifar10"
+        "--data",
+        required=True,
+        metavar="[READER:]DIR",
+        help="folder or tar with one folder a class, its parent with --split, or timm's name and a folder",
     )
     evaluate.add_argument("--split", default="validation", metavar="NAME", help="part of it (default: %(default)s)")
     evaluate.add_argument(
@@ -176,7 +176,6 @@ def _eval(arguments: argparse.Namespace) -> int:
     return evaluate.run(
         file=arguments.weights,
         data=arguments.data,
-        reader=arguments.reader,
         split=arguments.split,
         output=arguments.output,
         batch_size=arguments.batch_size,

@@ -14,6 +14,8 @@ from laplacianformer.attention_maps import attention_maps
 from laplacianformer.errors import InputError
 from laplacianformer.weights import Weights, load_weights
 
+# Than the recipe has them, so that there are tokens enough for maps that can be looked at.
+LARGER = ("data.size=32", "augment.crop_padding=3", "optimise.epochs=12")
 SHOWN = 24  # pictures on the sheet of predictions
 LOOKED_INTO = 4  # pictures whose attention is drawn
 
@@ -52,7 +54,8 @@ def _train(output: Path) -> Trained:
         from laplacianformer.tasks.classification import train  # type: ignore[import-not-found]
     except ImportError as error:
         raise InputError(f"training needs more packages ({error}): pip install 'laplacianformer[train]'") from None
-    recipe = recipes.load("digits")
+    (output / "checkpoint.pt").unlink(missing_ok=True)  # of an earlier demo, which is not gone on with
+    recipe = recipes.load("digits", LARGER)
     result = train(recipe, output)
     held_out = open_images(recipe.data, "val")
     return Trained(result.weights, output / "metrics.csv", [held_out.read(index) for index in range(len(held_out))])

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from timm.data import ImageDataset
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from laplacianformer import images, pictures, weights
 from laplacianformer.device import chosen_device, device_name
@@ -22,6 +22,7 @@ from laplacianformer.errors import InputError
 from laplacianformer.files import write_json
 from laplacianformer.weights import Weights
 
+READERS = ("torch/", "hfds/")  # of timm's, those that name their classes and have their pictures in a fixed order
 SPLITS = frozenset({"train", "training", "val", "valid", "validation", "eval", "evaluation", "test"})
 
 
@@ -44,7 +45,6 @@ def run(
     *,
     file: Path,
     data: str,
-    reader: str,
     split: str,
     output: Path,
     batch_size: int,
@@ -53,13 +53,13 @@ def run(
 ) -> int:
     """The command. Returns its exit code: 0, or 1 where some pictures could not be read."""
     loaded = weights.load_weights(file)
-    opened = open_data(data, loaded.classes, reader=reader, split=split)
+    opened = open_data(data, loaded.classes, split=split)
     place = chosen_device(device)
     pictures.require()
     output.mkdir(parents=True, exist_ok=True)
     result = evaluate(loaded, opened, batch_size=batch_size, workers=workers, device=place)
     pictures.confusion(result.confusion, loaded.classes, output / "confusion.png")
-    stated = {"weights": str(file), "data": data, "reader": reader, "split": split, "batch_size": batch_size}
+    stated = {"weights": str(file), "data": data, "split": split, "batch_size": batch_size}
     write_json(output / "eval.json", {**stated, **asdict(result)})
     console = Console()
     console.print(*tables(result), sep="\n")
@@ -89,26 +89,29 @@ class Labelled(Dataset[tuple[Any, int]]):
         return f"picture {index}"
 
 
-def open_data(data: str, classes: Sequence[str], *, reader: str = "folder", split: str = "validation") -> Labelled:
-    """A data set of timm's readers, if its classes are those of the weights.
+def open_data(data: str, classes: Sequence[str], *, split: str = "validation") -> Labelled:
+    """`[READER:]DIR`, a data set of timm's readers, if its classes are those of the weights.
 
-    For a folder (or tar) `data` is the one that holds the class folders, or its parent with a folder for the split.
+    Without a reader, DIR is a folder (or tar) that holds the class folders, or its parent with a folder for the split.
     """
-    folder = reader == "folder"
-    if not Path(data).exists():
-        raise InputError(f"there is no {data}: expected a folder (or tar) with one folder of pictures a class")
+    reader, colon, root = data.partition(":")
+    folder = not colon or Path(data).exists()
+    if folder:
+        reader, root = "", data
+    elif not reader.startswith(READERS):
+        raise InputError(f"there is no {data}: expected a folder, a tar, torch/NAME:DIR or hfds/NAME:DIR")
+    if not Path(root).exists():
+        raise InputError(f"there is no {root}: expected a folder (or tar) with one folder of pictures a class")
     try:
-        source = timm.data.create_dataset("" if folder else reader, data, split=split)
+        source = timm.data.create_dataset(reader, root, split=split)
     except (AssertionError, ImportError, OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"can't read {data} ({reader}, {split}): {' '.join(str(error).split())}") from None
-    if isinstance(source, IterableDataset):
-        raise InputError(f"{reader} gives pictures in its own order only: take a folder, a tar or a torch/ data set")
+        raise InputError(f"can't read {data} ({split}): {' '.join(str(error).split())}") from None
     names = getattr(source, "reader", source)
     named = getattr(names, "class_to_idx", None) or getattr(names, "class_name_to_idx", None)  # the latter: a tar
     if not named:
-        raise InputError(f"{reader} doesn't name its classes, so they can't be checked against those of the weights")
+        raise InputError(f"{data} doesn't name its classes, so they can't be checked against those of the weights")
     if folder:
-        _check_splits(Path(data), Path(source.reader.root), classes)
+        _check_splits(Path(root), Path(source.reader.root), classes)
     _check_classes(data, list(named), classes)
     numbers = {name: number for number, name in enumerate(classes)}
     return Labelled(source, [numbers[name] for name in sorted(named, key=named.__getitem__)])
