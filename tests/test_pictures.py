@@ -146,7 +146,27 @@ def test_an_attention_picture_shows_the_maps_over_the_picture(tmp_path, drawn):
     check_png(tmp_path / "attention.png")
     stage = next(axis for axis in drawn[0].get_axes() if axis.get_title().startswith("stage 2, 8 x 8 tokens"))
     np.testing.assert_allclose(stage.images[1].get_array(), rows[0].maps[1].weights.mean(0).numpy() * 64)
-    assert stage.images[1].norm.vcenter == 0
+
+
+def test_colours_are_centred_where_tokens_are_subtracted_and_spread_where_none_is(tmp_path, drawn):
+    signed, positive = torch.linspace(-0.1, 0.3, 16).view(1, 4, 4), torch.linspace(0.05, 0.07, 16).view(1, 4, 4)
+    maps = [
+        AttentionMap(1, (2, 2), signed),
+        AttentionMap(2, (2, 2), positive),
+        AttentionMap(3, (0, 0), positive[:, :1, :1]),
+    ]
+    pictures.attention_map([pictures.AttentionRow("", np.zeros((8, 8, 3)), maps)], tmp_path / "attention.png")
+    colours = [
+        [axis.images[1].cmap(axis.images[1].norm(share)) for share in (axis.images[1].get_array().min(), 0.0, 4.0)]
+        for axis in drawn[0].get_axes()
+        if axis.get_title().startswith("stage")
+    ]
+    (least, zero, most), (pale, _, dark), _ = colours
+    assert least[2] > least[0]  # blue
+    assert min(zero[:3]) > 0.95  # white
+    assert most[0] > most[2]  # red
+    assert min(pale[:3]) > 0.9
+    assert dark[1] < 0.1
 
 
 def test_a_picture_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
