@@ -172,41 +172,43 @@ def evaluate(
     """Run every picture through the model once. Memory: one batch and the confusion matrix."""
     device = device or torch.device("cpu")
     model, count = loaded.model.to(device), len(loaded.classes)
-    confusion = torch.zeros(count * count, dtype=torch.long)
-    among_five, seconds, unreadable = 0, 0.0, []
+    confusion = torch.zeros(count, count, dtype=torch.long)
+    among_five, seconds, warm_up, unreadable = 0, 0.0, 0.0, list[str]()
     begin = time.perf_counter()
     for inputs, targets, reasons in _batches(data, loaded.input, batch_size, workers):
-        readable = torch.tensor([not reason for reason in reasons])
         unreadable += [reason for reason in reasons if reason]
+        readable = torch.tensor([not reason for reason in reasons])
         if not readable.any():
             continue
         inputs, targets = inputs[readable].to(device), targets[readable]
         if seconds == 0:
-            model(inputs)  # the warm-up
+            _, warm_up = _timed(model, inputs)
         logits, passed = _timed(model, inputs)
+        seconds += passed
         if not logits.isfinite().all():
             raise InputError(f"{loaded.path} gives outputs that are not finite: its training went wrong")
-        seconds += passed
-        best = logits.topk(min(5, count)).indices.cpu()
+        best = logits.topk(min(5, count)).indices
         among_five += int((best == targets[:, None]).any(1).sum())
-        confusion += torch.bincount(targets * count + best[:, 0], minlength=count * count)
-    total = int(confusion.sum())
-    if total == 0:
+        confusion.index_put_((targets, best[:, 0]), torch.ones_like(targets), accumulate=True)
+    if seconds == 0:
         raise InputError(f"none of the {len(data)} pictures can be read; the first: {unreadable[0]}")
-    matrix = confusion.view(count, count)
-    right, of_class = matrix.diagonal(), matrix.sum(1)
-    shares = [int(a) / int(b) if b else None for a, b in zip(right, of_class, strict=True)]
+    total, right = int(confusion.sum()), confusion.diagonal()
     return Evaluation(
         images=total,
         top1=int(right.sum()) / total,
         top5=among_five / total if count >= 6 else None,
-        per_class=dict(zip(loaded.classes, shares, strict=True)),
-        confusion=matrix.tolist(),
+        per_class=_per_class(loaded.classes, confusion),
+        confusion=confusion.tolist(),
         images_per_second=total / seconds,
-        images_per_second_with_reading=total / (time.perf_counter() - begin),
+        images_per_second_with_reading=total / (time.perf_counter() - begin - warm_up),
         device=device_name(device),
         unreadable=unreadable,
     )
+
+
+def _per_class(classes: Sequence[str], confusion: Tensor) -> dict[str, float | None]:
+    right, totals = confusion.diagonal().tolist(), confusion.sum(1).tolist()
+    return {name: a / b if b else None for name, a, b in zip(classes, right, totals, strict=True)}
 
 
 def _batches(

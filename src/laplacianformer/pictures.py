@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,65 +42,87 @@ def _save(figure: Any, output: Path) -> None:
 
 # ---- training ----
 
-CURVES = (
-    # title, unit, factor, log scale, training column, validation column
-    ("loss", "cross-entropy, nats", 1, False, "loss", "validation_loss"),
-    ("accuracy", "%", 100, False, "accuracy", "validation_accuracy"),
-    ("learning rate", "", 1, False, "lr", None),
-    ("gradient norm", "", 1, True, "gradient_norm", None),
-    ("kernel mean", "0: dead, 1: blind", 1, False, "kernel_mean", None),
-    ("residual of the inverse", "", 1, True, "residual", None),
-    ("speed", "images / s", 1, False, "images_per_second", None),
+
+class Panel(NamedTuple):
+    """One panel of a training curve: columns of metrics.csv, and how they are shown."""
+
+    title: str
+    unit: str
+    column: str
+    held_out: str = ""  # the column of held-out pictures, if any
+    factor: float = 1
+    log: bool = False
+
+
+LARGE = (
+    Panel("loss", "cross-entropy, nats", "loss", "validation_loss"),
+    Panel("accuracy", "%", "accuracy", "validation_accuracy", factor=100),
 )
-LARGE = 2  # of them, in the first row
+SMALL = (
+    Panel("learning rate", "", "lr"),
+    Panel("gradient norm", "", "gradient_norm", log=True),
+    Panel("kernel mean", "0: dead, 1: blind", "kernel_mean"),
+    Panel("residual of the inverse", "", "residual", log=True),
+    Panel("speed", "images / s", "images_per_second"),
+)
 
 
 def training_curve(metrics_csv: Path, output: Path) -> None:
     """Loss and accuracy, and below them what shows trouble early. Columns without a number are left out."""
     rows = _rows(metrics_csv)
-    panels = [panel for panel in CURVES if any(_column(rows, name)[0] for name in panel[4:] if name)]
-    if not panels:
+    groups = [[panel for panel in group if _measured(rows, panel)] for group in (LARGE, SMALL)]
+    groups = [group for group in groups if group]
+    if not groups:
         raise InputError(f"{metrics_csv} has no numbers to draw: expected columns such as step, loss and lr")
-    large = [panel for panel in panels if panel in CURVES[:LARGE]]
-    small = [panel for panel in panels if panel in CURVES[LARGE:]]
-    figure = _figure(11, 6.4 if large and small else 4)
-    parts = figure.subfigures(2, 1, height_ratios=(1.7, 1)) if large and small else [figure]
-    for part, group in zip(parts, filter(None, (large, small)), strict=True):
+    figure = _figure(11, 6.4 if len(groups) == 2 else 4)
+    parts = figure.subfigures(2, 1, height_ratios=(1.7, 1)) if len(groups) == 2 else [figure]
+    for part, group in zip(parts, groups, strict=True):
         for axis, panel in zip(part.subplots(1, len(group), squeeze=False)[0], group, strict=True):
-            _curve(axis, rows, panel, detailed=group is large)
+            draw = _large_curve if panel in LARGE else _small_curve
+            draw(axis, rows, panel)
     _save(figure, output)
 
 
-def _curve(axis: Any, rows: list[dict[str, str]], panel: tuple[Any, ...], detailed: bool) -> None:
-    title, unit, factor, log, training, validation = panel
-    steps, values = _column(rows, training, factor)
-    raw = {"color": BLUE, "linewidth": 1.2 if not detailed else 0.8, "alpha": 0.35 if detailed else 1}
-    axis.plot(steps, values, **raw)
-    if detailed:
-        axis.plot(steps, _smooth(values), color=BLUE, linewidth=2, label="training, running mean")
-    if validation and _column(rows, validation)[0]:
-        steps, values = _column(rows, validation, factor)
+def _large_curve(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
+    steps, values = _column(rows, panel.column, panel.factor)
+    axis.plot(steps, values, color=BLUE, linewidth=0.8, alpha=0.35)
+    axis.plot(steps, _smooth(values), color=BLUE, linewidth=2, label="training, running mean")
+    steps, values = _column(rows, panel.held_out, panel.factor)
+    percent = panel.unit == "%"
+    if steps:
         axis.plot(steps, values, "o-", color=ORANGE, markersize=5, linewidth=1.5, label="held out")
-        best = f"{values[-1]:.1f} %" if unit == "%" else f"{values[-1]:.3f}"
-        axis.annotate(
-            f"{best}  ", (steps[-1], values[-1]), xytext=(0, -16 if unit == "%" else 10), textcoords="offset points",
-            color=ORANGE, ha="right", weight="bold",
-        )  # fmt: skip
-    if detailed:
-        axis.legend(frameon=False, loc="lower right" if unit == "%" else "upper right")
-    if log and values and min(values) > 0:
+        last = f"{values[-1]:.1f} %  " if percent else f"{values[-1]:.3f}  "
+        place = {"xytext": (0, -16 if percent else 10), "textcoords": "offset points", "ha": "right"}
+        axis.annotate(last, (steps[-1], values[-1]), color=ORANGE, weight="bold", **place)
+    axis.set_ylim(bottom=0, top=101 if percent else None)
+    axis.legend(frameon=False, loc="lower right" if percent else "upper right")
+    _style(axis, panel, 10)
+
+
+def _small_curve(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
+    steps, values = _column(rows, panel.column, panel.factor)
+    axis.plot(steps, values, color=BLUE, linewidth=1.2)
+    if panel.log and min(values) > 0:
         axis.set_yscale("log")
         axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
     else:
-        axis.set_ylim(bottom=0, top=101 if unit == "%" else None)
-    axis.set_title(title, fontsize=12 if detailed else 10, loc="left", weight="bold")
-    axis.set_xlabel("step", fontsize=10 if detailed else 8)
-    axis.set_ylabel(unit, fontsize=10 if detailed else 8)
-    axis.tick_params(which="both", labelsize=10 if detailed else 8)
+        axis.set_ylim(bottom=0)
+    _style(axis, panel, 8)
+
+
+def _style(axis: Any, panel: Panel, size: int) -> None:
+    axis.set_title(panel.title, fontsize=size + 2, loc="left", weight="bold")
+    axis.set_xlabel("step", fontsize=size)
+    axis.set_ylabel(panel.unit, fontsize=size)
+    axis.tick_params(which="both", labelsize=size)
     axis.yaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
     axis.grid(color="#E5E5E5")
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _measured(rows: list[dict[str, str]], panel: Panel) -> bool:
+    return any(_column(rows, name)[0] for name in (panel.column, panel.held_out))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
