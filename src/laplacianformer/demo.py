@@ -14,7 +14,7 @@ from laplacianformer.attention_maps import attention_maps
 from laplacianformer.errors import InputError
 from laplacianformer.weights import Weights, load_weights
 
-# Than the recipe has them, so that there are tokens enough for maps that can be looked at.
+# Pictures larger than the recipe's, so that there are tokens enough for maps worth looking at.
 LARGER = ("data.size=32", "augment.crop_padding=3", "optimise.epochs=12")
 SHOWN = 24  # pictures on the sheet of predictions
 LOOKED_INTO = 4  # pictures whose attention is drawn

@@ -215,7 +215,8 @@ def _batches(
     data: Labelled, taken: dict[str, Any], batch_size: int, workers: int
 ) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
     loader = DataLoader(_Inputs(data, taken), batch_size, num_workers=workers)
-    yield from track(loader, "evaluating", console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    yield from track(loader, "evaluating", console=console, transient=True, disable=not console.is_terminal)
 
 
 def _timed(model: nn.Module, inputs: Tensor) -> tuple[Tensor, float]:
