@@ -15,7 +15,7 @@ from laplacianformer.errors import InputError
 from laplacianformer.weights import Weights, load_weights
 
 # Pictures larger than the recipe's, so that there are tokens enough for maps worth looking at.
-LARGER = ("data.size=32", "augment.crop_padding=3", "optimise.epochs=12")
+LARGER = ("data.size=32", "optimise.epochs=12", "optimise.batch_size=48", "optimise.lr_batch=48")
 SHOWN = 24  # pictures on the sheet of predictions
 LOOKED_INTO = 4  # pictures whose attention is drawn
 
