@@ -28,10 +28,3 @@ def test_wrong_command_lines_end_with_code_2_and_a_reason(arguments, capsys):
         main(arguments)
     assert stop.value.code == 2
     assert "usage: laplacianformer" in capsys.readouterr().err
-
-
-def test_demo_writes_one_picture(tmp_path):
-    main(["demo", "--output", str(tmp_path / "new" / "folder")])
-    (picture,) = (tmp_path / "new" / "folder").iterdir()
-    assert picture.name == "attention.png"
-    assert picture.read_bytes()[:4] == b"\x89PNG"

@@ -13,26 +13,62 @@ from laplacianformer.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Exit codes: 0, 1 where a command says so (some pictures can't be read), 2 for wrong input."""
     parser = argparse.ArgumentParser(prog="laplacianformer", description="Vision backbones with Laplacian attention.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
+    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict):
+        add(commands)
 
+    parsed = parser.parse_args(arguments)
+    try:
+        code = parsed.run(parsed)
+    except (InputError, OSError) as error:
+        parser.exit(2, f"laplacianformer {parsed.command}: {error}\n")
+    if code:
+        sys.exit(code)
+
+
+# ---- what each command takes ----
+
+
+def _add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     info = commands.add_parser("info", help="parameters and cost of every size, beside the paper's")
-    info.add_argument("--size", type=_pixels, default=224, metavar="PIXELS", help="image side (default: %(default)s)")
+    info.add_argument("--size", type=_positive, default=224, metavar="PIXELS", help="image side (default: %(default)s)")
     info.add_argument("--json", action="store_true", help="print JSON instead of a table")
     info.set_defaults(run=_info)
 
-    demo = commands.add_parser("demo", help="draw the attention of one layer on a generated image")
+
+def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="train on handwritten digits in about two minutes, and draw what was learned",
+        description="Trains laplacianformer_nano on the digits that come with scikit-learn (no download) and writes "
+        "the weights, a training curve, a sheet of predictions and attention maps.",
+    )
     demo.add_argument(
         "--output",
         type=Path,
         default=Path("runs/demo"),
         metavar="DIR",
-        help="folder of the picture (default: %(default)s)",
+        help="folder written to (default: %(default)s)",
     )
     demo.set_defaults(run=_demo)
 
-    train = commands.add_parser("train", help="train a classifier from a recipe")
+
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    train = commands.add_parser(
+        "train",
+        help="train a classifier from a recipe",
+        description="Trains as a recipe says: one inside the package, or a .yaml file. Under torchrun or SLURM the "
+        "same command runs on all processes. A run that was killed goes on with --resume.",
+        epilog="""examples:
+  laplacianformer train --recipe digits
+  laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 optimise.epochs=5
+  laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 --resume
+  torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet-tiny --data imagenet/""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     train.add_argument("--recipe", required=True, metavar="NAME|FILE", help="a recipe of the package, or a .yaml file")
     train.add_argument(
         "--data", metavar="[READER:]DIR", help="where the images are, as DIR, idx:DIR or torch/cifar10:DIR"
@@ -42,12 +78,89 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help="as optimise.epochs=10")
     train.set_defaults(run=_train)
 
-    parsed = parser.parse_args(arguments)
-    try:
-        parsed.run(parsed)
-    except InputError as error:
-        print(f"laplacianformer {parsed.command}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+
+def _add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    predict = commands.add_parser(
+        "predict",
+        help="say what is in pictures",
+        description="Prints the most probable classes of each picture. Pictures are turned as their EXIF data says, "
+        "transparency is put on white, an animation gives its first frame, 16 bits are scaled to 8.",
+        epilog="""examples:
+  laplacianformer predict photo.png
+  laplacianformer predict holiday/ 'scans/**/*.tif' --top 5
+  laplacianformer predict --weights runs/demo/model.safetensors --json digits/ > digits.json
+  laplacianformer predict photo.png --attention attention.png --query 0.3,0.5
+
+exit code: 0; 1 if some pictures could not be read (each is named, the others are printed); 2 if none could,
+or if something else that was given can't be used""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    predict.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders (searched through) or patterns")
+    predict.add_argument(
+        "--weights", type=Path, metavar="FILE", help="weights file (default: CIFAR-10 weights inside the package)"
+    )
+    predict.add_argument("--top", type=_positive, default=3, metavar="K", help="classes shown (default: %(default)s)")
+    predict.add_argument("--json", action="store_true", help="print JSON, and nothing else, to the standard output")
+    predict.add_argument(
+        "--attention",
+        type=Path,
+        metavar="OUT.png",
+        help="draw what the last layer of each stage looks at, for at most 12 pictures",
+    )
+    predict.add_argument(
+        "--query",
+        type=_place,
+        default=(0.5, 0.5),
+        metavar="X,Y",
+        help="whose attention is drawn: from 0,0 (left, top) to 1,1 (right, bottom) (default: 0.5,0.5)",
+    )
+    _add_device(predict)
+    predict.set_defaults(run=_predict)
+
+
+def _add_eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    evaluate = commands.add_parser(
+        "eval",
+        help="accuracy and speed of weights on labelled pictures",
+        description="Prints top-1 and top-5 (with six classes or more), the accuracy of each class and images per "
+        "second, and writes them to eval.json, with a picture of the confusions, confusion.png.",
+        epilog="""examples:
+  laplacianformer eval --weights runs/demo/model.safetensors --data digits/test
+  laplacianformer eval --weights nano.safetensors --data imagenet/ --split validation --workers 8
+  laplacianformer eval --weights nano.safetensors --data torch/cifar10:downloads
+
+The names of the class folders must be those of the weights.
+exit code: 0; 1 if some pictures could not be read (each is named and not counted); 2 for input that can't be used""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    evaluate.add_argument("--weights", type=Path, required=True, metavar="FILE", help="weights file (.safetensors)")
+    evaluate.add_argument(
+        "--data",
+        required=True,
+        metavar="[READER:]DIR",
+        help="folder or tar with one folder a class, its parent with --split, or timm's name and a folder",
+    )
+    evaluate.add_argument("--split", default="validation", metavar="NAME", help="part of it (default: %(default)s)")
+    evaluate.add_argument(
+        "--output",
+        type=Path,
+        default=Path("runs/eval"),
+        metavar="DIR",
+        help="folder written to (default: %(default)s)",
+    )
+    evaluate.add_argument("--batch-size", type=_positive, default=64, metavar="N", help="(default: %(default)s)")
+    evaluate.add_argument(
+        "--workers", type=_count, default=2, metavar="N", help="processes that read pictures (default: %(default)s)"
+    )
+    _add_device(evaluate)
+    evaluate.set_defaults(run=_eval)
+
+
+def _add_device(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: an accelerator, if any)")
+
+
+# ---- what each command runs ----
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -72,7 +185,52 @@ def _train(arguments: argparse.Namespace) -> None:
     start.train(arguments.recipe, arguments.data, arguments.output, arguments.overrides, resume=arguments.resume)
 
 
-def _pixels(text: str) -> int:
+def _predict(arguments: argparse.Namespace) -> int:
+    from laplacianformer import predict
+
+    return predict.run(
+        arguments.images,
+        file=arguments.weights,
+        top=arguments.top,
+        as_json=arguments.json,
+        attention=arguments.attention,
+        query=arguments.query,
+        device=arguments.device,
+    )
+
+
+def _eval(arguments: argparse.Namespace) -> int:
+    from laplacianformer import evaluate
+
+    return evaluate.run(
+        file=arguments.weights,
+        data=arguments.data,
+        split=arguments.split,
+        output=arguments.output,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        device=arguments.device,
+    )
+
+
+# ---- how arguments are read ----
+
+
+def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of pixels, at least 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number, at least 1, got {text!r}")
     return int(text)
+
+
+def _count(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _place(text: str) -> tuple[float, float]:
+    try:
+        x, y = (float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected X,Y as in 0.3,0.5, got {text!r}") from None
+    if not (0 <= x <= 1 and 0 <= y <= 1):
+        raise argparse.ArgumentTypeError(f"expected X and Y from 0 to 1, got {text!r}")
+    return x, y

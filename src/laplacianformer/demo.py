@@ -1,80 +1,122 @@
-"""A picture of what one attention layer does, with no training: a generated image and the attention of a few tokens.
+"""Train on handwritten digits in two minutes, and draw what was learned: `laplacianformer demo`."""
 
-The layer ties queries to keys and leaves positions out, so that tokens of like colour attend to each other.
-"""
-
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
-from torch import Tensor
+from rich.table import Table
 
-from laplacianformer.attention import LaplacianAttention
+from laplacianformer import images, pictures
+from laplacianformer.attention_maps import attention_maps
+from laplacianformer.errors import InputError
+from laplacianformer.weights import Weights, load_weights
 
-SIDE = 128
-PATCH = 4
-POINTS = ((40, 36), (84, 92), (16, 112))  # row and column of the queries: a disc, a square, the background
+SHOWN = 24  # pictures on the sheet of predictions
+LOOKED_INTO = 4  # pictures whose attention is drawn
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves: files, and the pictures it has not seen with their classes."""
+
+    weights: Path
+    metrics: Path
+    held_out: list[tuple[Image.Image, int]]
 
 
 def run(output: Path) -> None:
-    image = generated_image()
-    layer, tokens, size = attention_on(image)
-    factors = layer.factors(tokens, size, dense=True)
-    assert factors.dense is not None
-    panels = []
-    for point in POINTS:
-        place = (point[0] // PATCH) * size[1] + point[1] // PATCH
-        kernel = factors.c[0, :, place].mean(0).unflatten(0, layer.cells(size))
-        panels.append((point, kernel, factors.dense[0, :, place].mean(0).unflatten(0, size)))
-    output.mkdir(parents=True, exist_ok=True)
-    path = output / "attention.png"
-    draw(image, panels, path)
-    Console().print(f"{size[0] * size[1]} tokens, {panels[0][1].numel()} landmarks. Picture: [bold]{path}[/bold]")
+    """Train, draw, print a table of what is where."""
+    pictures.require()
+    trained = _train(output)
+    loaded = load_weights(trained.weights)
+    result = classify(loaded, trained.held_out)
+    drawn = draw(loaded, trained, result, output)
+    right, total = int((result.predicted == result.truth).sum()), len(result.truth)
+    table = Table(title="Handwritten digits that were held out")
+    table.add_column("")
+    table.add_column("", overflow="fold")
+    table.add_row("right", f"{right} of {total} ({100 * right / total:.1f} %)")
+    table.add_row("weights", str(trained.weights))
+    for name, path in drawn.items():
+        table.add_row(name, str(path))
+    Console().print(table)
 
 
-def generated_image() -> Tensor:
-    """(3, SIDE, SIDE): two discs of one colour, two squares of another, on a shaded background."""
-    rows, columns = torch.meshgrid(torch.linspace(0, 1, SIDE), torch.linspace(0, 1, SIDE), indexing="ij")
-    image = torch.stack([0.15 + 0.2 * rows, 0.2 + 0.2 * columns, 0.35 + 0.2 * rows])
-    for y, x, radius in ((0.31, 0.28, 0.17), (0.75, 0.25, 0.11)):
-        image[:, (rows - y) ** 2 + (columns - x) ** 2 < radius**2] = torch.tensor([0.95, 0.75, 0.2])[:, None]
-    for y, x, half in ((0.66, 0.72, 0.16), (0.22, 0.66, 0.09)):
-        image[:, ((rows - y).abs() < half) & ((columns - x).abs() < half)] = torch.tensor([0.8, 0.25, 0.3])[:, None]
-    return image
-
-
-def attention_on(image: Tensor) -> tuple[LaplacianAttention, Tensor, tuple[int, int]]:
-    """A layer with fixed random weights, and the image's patches as its tokens."""
-    torch.manual_seed(0)
-    layer = LaplacianAttention(64, 2, scale=2.0, grid=14, tied=True, rope=False, whitening="instance").eval()
-    patches = image.unfold(1, PATCH, PATCH).unfold(2, PATCH, PATCH).mean((3, 4))
-    tokens = (patches.flatten(1).T - patches.mean()) @ torch.randn(3, 64) * 2
-    return layer, tokens[None], (patches.shape[1], patches.shape[2])
-
-
-def draw(image: Tensor, panels: list[tuple[tuple[int, int], Tensor, Tensor]], path: Path) -> None:
+def _train(output: Path) -> Trained:
     try:
-        import matplotlib
-    except ImportError:
-        raise SystemExit("the demo draws with matplotlib: pip install 'laplacianformer[plot]'") from None
-    matplotlib.use("agg")
-    from matplotlib import pyplot
+        from laplacianformer import recipes
+        from laplacianformer.data.sources import open_images
+        from laplacianformer.tasks.classification import train
+    except ImportError as error:
+        raise InputError(f"training needs more packages ({error}): pip install 'laplacianformer[train]'") from None
+    (output / "checkpoint.pt").unlink(missing_ok=True)  # of an earlier demo, which is not gone on with
+    recipe = recipes.load("digits")
+    result = train(recipe, output)
+    held_out = open_images(recipe.data, "val")
+    return Trained(result.weights, output / "metrics.csv", [held_out.read(index) for index in range(len(held_out))])
 
-    figure, axes = pyplot.subplots(3, len(panels), figsize=(3 * len(panels), 9.4), layout="constrained")
-    for column, (point, kernel, weights) in enumerate(panels):
-        top, middle, bottom = axes[:, column]
-        top.imshow(image.permute(1, 2, 0).numpy())
-        top.plot(point[1], point[0], "o", color="white", markeredgecolor="black", markersize=10)
-        top.set_title(f"query {column + 1}")
-        kernels = middle.imshow(kernel.numpy(), cmap="viridis", vmin=0)
-        middle.set_title("kernel with the landmarks")
-        bound = weights.abs().max().item()
-        attention = bottom.imshow(weights.numpy(), cmap="RdBu_r", vmin=-bound, vmax=bound)
-        bottom.set_title("attention to every token")
-        figure.colorbar(kernels, ax=middle, shrink=0.8)
-        figure.colorbar(attention, ax=bottom, shrink=0.8)
-    for axis in axes.flat:
-        axis.set_xticks([])
-        axis.set_yticks([])
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+
+@dataclass(frozen=True)
+class Classified:
+    inputs: torch.Tensor  # (N, channels, height, width)
+    probabilities: np.ndarray[tuple[int, int], np.dtype[np.float32]]  # (N, classes)
+    truth: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    @property
+    def predicted(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return self.probabilities.argmax(1)
+
+
+@torch.inference_mode()
+def classify(loaded: Weights, labelled: list[tuple[Image.Image, int]]) -> Classified:
+    transform, channels = images.to_input(loaded.input), loaded.input["size"][0]
+    inputs = torch.stack([transform(images.read(picture, channels)) for picture, _ in labelled])
+    probabilities = torch.cat([loaded.model(part).softmax(1) for part in inputs.split(64)])
+    return Classified(inputs, probabilities.numpy(), np.array([target for _, target in labelled]))
+
+
+def draw(loaded: Weights, trained: Trained, result: Classified, output: Path) -> dict[str, Path]:
+    """The pictures, by name."""
+    paths = {
+        "training curve": output / "training.png",
+        "predictions": output / "predictions.png",
+        "confusions": output / "confusion.png",
+        "attention maps": output / "attention.png",
+    }
+    pictures.training_curve(trained.metrics, paths["training curve"])
+
+    right = int((result.predicted == result.truth).sum())
+    hardest_first = np.argsort(result.probabilities[np.arange(len(result.truth)), result.truth])
+    chosen = [*hardest_first[: SHOWN // 3], *_spread(hardest_first[SHOWN // 3 :], SHOWN - SHOWN // 3)]
+    pictures.prediction_sheet(
+        [images.to_picture(result.inputs[index], loaded.input) for index in chosen],
+        result.predicted[chosen].tolist(),
+        result.probabilities[chosen],
+        result.truth[chosen].tolist(),
+        loaded.classes,
+        paths["predictions"],
+        title=f"{right} of {len(result.truth)} right, the hardest first",
+    )
+    counts = np.zeros((len(loaded.classes),) * 2, dtype=int)
+    np.add.at(counts, (result.truth, result.predicted), 1)
+    pictures.confusion(counts.tolist(), loaded.classes, paths["confusions"])
+
+    rows = [_attention_row(loaded, result, index) for index in _spread(hardest_first, LOOKED_INTO)]
+    pictures.attention_map(rows, paths["attention maps"])
+    return paths
+
+
+def _attention_row(loaded: Weights, result: Classified, index: int) -> pictures.AttentionRow:
+    return pictures.AttentionRow(
+        title=loaded.classes[result.truth[index]],
+        picture=images.to_picture(result.inputs[index], loaded.input),
+        maps=attention_maps(loaded.model, result.inputs[index]),
+    )
+
+
+def _spread(values: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> list[int]:
+    """`count` of the values, evenly from the first to the last."""
+    return [int(values[place]) for place in np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)]

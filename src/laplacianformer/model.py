@@ -120,6 +120,7 @@ class LaplacianFormer(nn.Module):
         lengths = {len(depths), len(embed_dims), len(num_heads), len(mlp_ratios)}
         if len(lengths) != 1:
             raise ValueError("depths, embed_dims, num_heads and mlp_ratios must have one number a stage each")
+        self.arguments: dict[str, Any] = {}  # what timm.create_model was given beside the name, for weights files
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = embed_dims[-1]
         mixer = _token_mixer(attention, attention_args)
@@ -274,6 +275,9 @@ def _create(name: str, pretrained: bool, arguments: dict[str, Any], **size: Any)
         feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
         **{**size, **arguments},
     )
+    if isinstance(model, LaplacianFormer):
+        timms_own = {"pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"}
+        model.arguments = {key: value for key, value in arguments.items() if key not in timms_own}
     return model
 
 

@@ -1,16 +1,242 @@
-"""Weights as one safetensors file, with what is needed to use them in its metadata."""
+"""Trained weights in one safetensors file that says by itself what they are.
+
+The metadata holds, each as text: `format` and `task`; `architecture`, a name for timm.create_model; `model_args`, its
+arguments (JSON); `input`, what the model takes (JSON: size, mean, std, interpolation, crop_pct); `classes` (JSON list);
+and whatever the writer adds, such as recipe, metrics, commit, date and version.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from safetensors.torch import save as as_bytes
-from torch import nn
+import safetensors.torch
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from timm.data import resolve_model_data_config
+from torch import Tensor, nn
 
+from laplacianformer.errors import InputError
 from laplacianformer.files import replacing
+from laplacianformer.model import LaplacianFormer
+
+SHIPPED = Path(__file__).parent / "assets" / "cifar10_nano.safetensors"
+FORMAT = "laplacianformer 1"
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+KEYS = ("task", "architecture", "model_args", "input", "classes")
+# Arguments of timm.create_model that read files or fetch something: no weights file may set them.
+FORBIDDEN = frozenset({"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"})
 
 
-def save_weights(path: Path, model: nn.Module, *, classes: Sequence[str], metadata: Mapping[str, str]) -> None:
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+@dataclass(frozen=True)
+class Weights:
+    """A model in evaluation mode and what its file says about it."""
+
+    model: nn.Module
+    classes: tuple[str, ...]
+    input: dict[str, Any]  # size (channels, height, width), mean, std, interpolation, crop_pct
+    metadata: dict[str, str]
+    path: Path
+
+
+def save_weights(
+    path: Path | str,
+    model: nn.Module,
+    *,
+    classes: Sequence[str],
+    metadata: Mapping[str, str],
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write the model to one safetensors file, whole or not at all.
+
+    Args:
+        classes: names of the outputs, in order.
+        metadata: what else the file should say. Its `architecture`, `model_args` and `input`, if any, replace those
+            that the model states by itself.
+        dtype: of the parameters in the file, e.g. torch.float16. Buffers, a few statistics, stay as they are.
+    """
+    path = Path(path)
+    stated = {**_own_metadata(model), "classes": json.dumps(list(classes)), **metadata}
+    wrong = [key for key, value in stated.items() if not isinstance(value, str)]
+    if wrong:
+        raise TypeError(f"metadata of weights must be text, got other types for {', '.join(wrong)}")
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    _check(path, stated, tensors)  # a file that can't be read back is not written
+    if dtype is not None:
+        for name, parameter in model.named_parameters():
+            tensors[name] = _converted(name, parameter.detach().cpu(), dtype)
+    data = safetensors.torch.save(tensors, stated)
     with replacing(path) as file:
-        file.write(as_bytes(tensors, {**metadata, "classes": json.dumps(list(classes))}))
+        file.write(data)
+
+
+def load_weights(path: Path | str) -> Weights:
+    """The model of a file that `save_weights` wrote, in float32 and evaluation mode. Nothing is fetched or executed."""
+    path = Path(path)
+    tensors, metadata = _read(path)
+    arguments, classes, taken = _check(path, metadata, tensors)
+    model = timm.create_model(metadata["architecture"], **arguments)
+    model.load_state_dict(tensors)
+    return Weights(model.eval(), classes, taken, metadata, path)
+
+
+def load_shipped() -> Weights:
+    """The weights inside the package: laplacianformer_nano trained on CIFAR-10."""
+    if not SHIPPED.is_file():
+        raise InputError(
+            "this installation has no weights of its own (assets/cifar10_nano.safetensors is missing): "
+            "pass --weights FILE, or install a release that ships them"
+        )
+    return load_weights(SHIPPED)
+
+
+def metrics(loaded: Weights) -> dict[str, float]:
+    """The numbers that were measured when the weights were written."""
+    found = _json(loaded.path, loaded.metadata, "metrics") if "metrics" in loaded.metadata else {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        key: value for key, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def describe(loaded: Weights) -> str:
+    """What the weights are, in a few lines: data, accuracy, limits."""
+    millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
+    _, height, width = loaded.input["size"]
+    names = f": {', '.join(loaded.classes)}" if len(loaded.classes) <= 20 else ""
+    lines = [
+        f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, takes {height} x {width} pixels",
+        loaded.metadata.get("description", ""),
+        ", ".join(f"{key.replace('_', ' ')} {_percent(key, value)}" for key, value in metrics(loaded).items()),
+        f"It knows {len(loaded.classes)} classes{names}. A picture of anything else is put into one of them.",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _percent(key: str, value: float) -> str:
+    return f"{100 * value:.1f} %" if "accuracy" in key or "top" in key else f"{value:.4g}"
+
+
+def _own_metadata(model: Any) -> dict[str, str]:
+    """What the model states about itself: its timm name, its arguments if it is ours, the input it takes."""
+    if not hasattr(model, "pretrained_cfg"):
+        raise TypeError(f"expected a model from timm.create_model, got a {type(model).__name__} without a timm name")
+    config = resolve_model_data_config(model)
+    config["size"] = config.pop("input_size")
+    taken = {key: config[key] for key in ("size", "mean", "std", "interpolation", "crop_pct")}
+    given = model.arguments if isinstance(model, LaplacianFormer) else {}
+    try:
+        arguments = json.dumps({**given, "num_classes": model.num_classes})
+    except TypeError as error:
+        raise InputError(f"the model's arguments can't be written to a weights file: {error}") from None
+    return {
+        "format": FORMAT,
+        "task": "classification",
+        "architecture": model.pretrained_cfg["architecture"],
+        "model_args": arguments,
+        "input": json.dumps(taken),
+    }
+
+
+def _converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    converted = tensor.to(dtype)
+    if not torch.equal(converted.isfinite(), tensor.isfinite()):
+        raise InputError(f"{name} has numbers too large for {dtype}: save it without dtype")
+    return converted
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a whole safetensors file ({error}): copy or export it again") from None
+
+
+def _check(
+    path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], tuple[str, ...], dict[str, Any]]:
+    """Model arguments, classes and input of a file, if they fit together and to the tensors."""
+    missing = [key for key in KEYS if key not in metadata]
+    if missing:
+        raise InputError(
+            f"{path} does not say what it holds (no {', '.join(missing)} in its metadata): "
+            "expected a file written by laplacianformer.weights.save_weights"
+        )
+    if metadata["task"] != "classification":
+        raise InputError(f"{path} holds weights for {metadata['task']}: expected classification")
+    if not timm.is_model(metadata["architecture"]):
+        raise InputError(f"{path} holds a {metadata['architecture']!r}, which this version of the package doesn't know")
+    arguments, classes, taken = (_json(path, metadata, key) for key in ("model_args", "classes", "input"))
+    if not isinstance(arguments, dict) or FORBIDDEN & arguments.keys():
+        raise InputError(f"{path} has model_args that are not allowed: {metadata['model_args']}")
+    expected = _expected_tensors(path, metadata["architecture"], arguments)
+    _check_tensors(path, metadata["architecture"], expected, tensors)
+    return arguments, _checked_classes(path, classes, arguments), _checked_input(path, taken, arguments)
+
+
+def _json(path: Path, metadata: Mapping[str, str], key: str) -> Any:
+    try:
+        return json.loads(metadata[key])
+    except ValueError:
+        raise InputError(f"{path} has metadata that is not JSON: {key} is {metadata[key]!r}") from None
+
+
+def _expected_tensors(path: Path, architecture: str, arguments: dict[str, Any]) -> dict[str, Tensor]:
+    """Names and shapes of the model's tensors, without memory for them."""
+    try:
+        with torch.device("meta"):
+            return timm.create_model(architecture, **arguments).state_dict()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{path} asks for a {architecture} that can't be built with {arguments}: {error}") from None
+
+
+def _check_tensors(
+    path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> None:
+    different = [
+        *(f"{name} is missing" for name in expected if name not in tensors),
+        *(f"{name} is unknown" for name in tensors if name not in expected),
+        *(
+            f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
+            for name, tensor in expected.items()
+            if name in tensors and tensors[name].shape != tensor.shape
+        ),
+    ]
+    if different:
+        more = f" and {len(different) - 3} more" if len(different) > 3 else ""
+        raise InputError(f"{path} does not hold the {architecture} that it names: {'; '.join(different[:3])}{more}")
+
+
+def _checked_classes(path: Path, classes: Any, arguments: dict[str, Any]) -> tuple[str, ...]:
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise InputError(f"{path} has classes that are not a list of names: {classes!r}")
+    outputs = arguments.get("num_classes")
+    if len(classes) != outputs or len(set(classes)) != outputs:
+        raise InputError(f"{path} has {len(set(classes))} different class names for a model with {outputs} outputs")
+    return tuple(classes)
+
+
+def _checked_input(path: Path, taken: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    channels = arguments.get("in_chans", 3)
+    try:
+        side = taken["size"]  # one number for square pictures
+        size = (channels, side, side) if isinstance(side, int) else tuple(int(length) for length in side)
+        mean, std = ([float(number) for number in taken[key]] for key in ("mean", "std"))
+        interpolation, crop_pct = str(taken["interpolation"]), float(taken["crop_pct"])
+        fits = len(size) == 3 and min(size) > 0 and len(mean) == len(std) == size[0] == channels
+        fits = fits and min(std) > 0 and 0 < crop_pct <= 1 and interpolation in INTERPOLATIONS
+    except (KeyError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise InputError(
+            f"{path} has an input that can't be used: {taken}. Expected size (channels, height, width), "
+            f"mean and std for {channels} channels, interpolation, and crop_pct between 0 and 1"
+        )
+    return {"size": size, "mean": mean, "std": std, "interpolation": interpolation, "crop_pct": crop_pct}

@@ -1,0 +1,39 @@
+"""What the tests of the commands share: a small model in a weights file, and pictures made here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from torch import nn
+
+from laplacianformer.weights import save_weights
+from tests.model.helpers import TWO_STAGES, perturbed
+
+CLASSES = ("zebra", "ant", "cat", "dog", "owl", "fox", "bee")  # not in alphabetical order
+INPUT = {"size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", "crop_pct": 1.0}
+
+
+def small_model(classes: int = len(CLASSES), **arguments: Any) -> nn.Module:
+    """Two stages; its head is large, so that pictures of different colour get different classes."""
+    torch.manual_seed(0)
+    model = timm.create_model("laplacianformer_nano", num_classes=classes, **{**TWO_STAGES, **arguments})
+    model = perturbed(model).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(40)
+    return model
+
+
+def save_small(path: Path, **metadata: str) -> nn.Module:
+    model = small_model()
+    save_weights(path, model, classes=CLASSES, metadata={"input": json.dumps(INPUT), **metadata})
+    return model
+
+
+def picture(seed: int, size: tuple[int, int] = (32, 32)) -> Image.Image:
+    """Smooth colours, different for each seed; size is (width, height)."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (3, 3, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
