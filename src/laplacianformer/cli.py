@@ -32,6 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     demo.set_defaults(run=_demo)
 
+    _add_train(commands)
+
+    parsed = parser.parse_args(arguments)
+    try:
+        parsed.run(parsed)
+    except InputError as error:
+        print(f"laplacianformer {parsed.command}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     train = commands.add_parser("train", help="train a classifier from a recipe")
     train.add_argument("--recipe", required=True, metavar="NAME|FILE", help="a recipe of the package, or a .yaml file")
     train.add_argument(
@@ -41,13 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train.add_argument("--resume", action="store_true", help="go on from the checkpoint in --output, if there is one")
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help="as optimise.epochs=10")
     train.set_defaults(run=_train)
-
-    parsed = parser.parse_args(arguments)
-    try:
-        parsed.run(parsed)
-    except InputError as error:
-        print(f"laplacianformer {parsed.command}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
 
 
 def _info(arguments: argparse.Namespace) -> None:
