@@ -2,9 +2,11 @@
 
 import csv
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +60,25 @@ def tiny(folder: Path, **sections: dict[str, Any]) -> Recipe:
     return recipes.load(str(write_recipe(folder / "recipe.yaml", images, **sections)))
 
 
-def python(arguments: Sequence[str], **environment: str) -> "subprocess.Popen[str]":
-    """A process of its own, on one thread: the same bits as here only with as many threads as here."""
-    variables = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
-    return subprocess.Popen(
-        [sys.executable, *arguments], env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+@contextmanager
+def python(arguments: Sequence[str], **environment: str) -> "Iterator[subprocess.Popen[str]]":
+    """A process of its own, with what it starts; nothing of it is left after the block."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from laplacianformer.tasks import classification
 
 from . import helpers
 
+pytestmark = pytest.mark.timeout(600)  # starts up to four processes, on whatever cores there are
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 TRAIN = """
 import sys
@@ -61,8 +62,8 @@ def test_two_processes_give_the_curve_of_one(tmp_path: Path) -> None:
     steady(tmp_path / "alone", sync=False)
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    process = helpers.python([*TORCHRUN, str(script), str(tmp_path)])
-    text, _ = process.communicate(timeout=250)
+    with helpers.python([*TORCHRUN, str(script), str(tmp_path)]) as process:
+        text, _ = process.communicate()
     assert process.returncode == 0, text
 
     expected = losses(tmp_path / "one")
@@ -101,13 +102,12 @@ def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(tmp_path: Path) -
     command = ["-m", "laplacianformer", "train", "--recipe", str(tmp_path / "sync" / "recipe.yaml"), "--resume"]
     arguments = [*TORCHRUN, "--max-restarts=1", *command, "--output", str(tmp_path / "two")]
     # torchrun's own store keeps the addresses of the processes that died: docs/training.md.
-    process = helpers.python(arguments, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    checkpoint, deadline = tmp_path / "two" / "checkpoint.pt", time.monotonic() + 150
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    first = workers(process.pid)
-    os.kill(max(first), signal.SIGKILL)
-    text, _ = process.communicate(timeout=200)
+    with helpers.python(arguments, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1") as process:
+        while not (tmp_path / "two" / "checkpoint.pt").exists() and process.poll() is None:
+            time.sleep(0.01)
+        for worker in workers(process.pid)[-1:]:
+            os.kill(worker, signal.SIGKILL)
+        text, _ = process.communicate()
     assert process.returncode == 0, text
     assert "exitcode: -9" in text, "a worker was killed"
     torch.testing.assert_close(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-4, atol=0)
