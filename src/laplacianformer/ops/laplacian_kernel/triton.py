@@ -25,7 +25,7 @@ SIGNS = [{"THREADS_N": 16, "THREADS_D": 8, "num_warps": 4}, {"THREADS_N": 8, "TH
 def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
     out = x.new_empty(*x.shape[:-1], y.shape[-2])
     x_bnd, y_bmd = support.matrices(x, y)
-    kernel_matrix(support.panels(x_bnd), support.panels(y_bmd), out.view(-1, *out.shape[-2:]), scale)
+    kernel_matrix(support.panels(x_bnd), support.panels(y_bmd), *support.matrices(out), scale)
     return out
 
 

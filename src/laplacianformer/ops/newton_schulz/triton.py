@@ -34,7 +34,7 @@ def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -
     # The gradients of X and of A, and room for three products.
     work = torch.stack([_padded(grad_bmm.to(a.dtype)), *[torch.zeros_like(a)] * 4], dim=1)
     if len(a):
-        _adjoint[(len(a),)](a, iterates, work, iterations, **_tiling(a))
+        _adjoint[(len(a),)](a, iterates, work, iterations, **tiling(a.shape[-1]))
     size = w.shape[-1]
     grad_x, grad_a = work[:, 0, :size, :size], work[:, 1, :size, :size]
     return _unpadded(grad_a + reference.first_adjoint(grad_x, a_bmm, start), w)
@@ -49,7 +49,7 @@ def _iterates(a: Tensor, first: Tensor, steps: int, keep: int) -> Tensor:
     iterates = a.new_empty(a.shape[0], keep, *a.shape[1:])
     iterates[:, 0] = first
     if len(a) and steps:
-        _steps[(len(a),)](a, iterates, torch.empty_like(a), steps, keep, **_tiling(a))
+        _steps[(len(a),)](a, iterates, torch.empty_like(a), steps, keep, **tiling(a.shape[-1]))
     return iterates
 
 
@@ -66,9 +66,8 @@ def _unpadded(a: Tensor, like: Tensor) -> Tensor:
     return a[:, :size, :size].to(like.dtype).reshape(like.shape).contiguous()
 
 
-def _tiling(a: Tensor) -> dict[str, object]:
+def tiling(size: int) -> dict[str, object]:
     """One configuration for each size: others would add in another order."""
-    size = a.shape[-1]
     common = {"PRECISION": support.input_precision(), "num_stages": 1, "enable_fp_fusion": True}
     return common | {"SIZE": size, "BLOCK": min(size, 64), "DEPTH": min(size, 32), "num_warps": 8 if size > 32 else 4}
 
