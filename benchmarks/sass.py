@@ -1,6 +1,6 @@
 """What the Triton kernels are compiled to, with no GPU: useful instructions, registers, shared memory, spills.
 
-    python benchmarks/sass.py [--architectures 80 90 100 120 gfx942] [--output results/triton]
+    python benchmarks/sass.py [--quick] [--architectures 80 90 100 120 gfx942] [--output results/triton]
 
 Every kernel is compiled ahead of time, in each of its configurations, and disassembled. For the loop that takes the
 time, the table has, out of all instructions of the loop,
@@ -33,6 +33,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 _CACHE = tempfile.TemporaryDirectory()
 os.environ["TRITON_CACHE_DIR"] = _CACHE.name
 
+import torch  # noqa: E402
 import triton  # noqa: E402
 from provenance import provenance  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -48,7 +49,7 @@ from laplacianformer.ops.newton_schulz import triton as inverses  # noqa: E402
 RESULTS = Path(__file__).parent.parent / "results" / "triton"
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")
 # Instructions of the inner loop, for a pair and feature, that the mathematics asks for, by the one that is counted.
-USEFUL = {"forward": {"FADD": 1, "FADD2": 1}, "backward": {"FFMA": 2, "FFMA2": 2}}
+USEFUL = {"forward": {"FADD": 1, "FADD2": 1}, "backward": {"FFMA": 2, "FFMA2": 3}}
 ARITHMETIC = re.compile(r"F(ADD|FMA|MUL|SET|SETP|SEL|MNMX)\d?$")
 NO_POINTERS = re.compile(r"(?:_batch|_row|_column)$")
 
@@ -65,20 +66,23 @@ class Case:
     pairs: int = 0  # pairs and features of one turn of the loop in one thread
 
 
-def cases(precision: str) -> Iterator[Case]:
-    for block in (128, 64):
-        for threads in kernels.FORWARD:
+def cases(precision: str, quick: bool) -> Iterator[Case]:
+    some = slice(1 if quick else None)
+    for block in (128, 64)[some]:
+        for threads in kernels.FORWARD[some]:
             constants = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64} | threads
             yield case("kernel forward", kernels._forward.fn, constants, "forward", block * 64)
-        for threads in kernels.SIGNS:
+        for threads in kernels.SIGNS[some]:
             constants = {"WIDTH": 32, "BLOCK_N": block, "BLOCK_D": 32} | threads
             yield case("signs (backward)", kernels._signs.fn, constants, "backward", block * 32)
-        constants = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64, "BLOCK_V": 32} | products._threads(block)
-        yield case("matmul forward", products._forward, constants, "forward", block * 64, precision)
-    constants = {"FACTOR": -0.25, "BLOCK": 64, "BLOCK_V": 16} | products._threads(64)
+        for width in (32, 16)[some]:
+            constants = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64, "BLOCK_V": width}
+            constants |= products.threads(block, torch.float32)
+            yield case("matmul forward", products._forward, constants, "forward", block * 64, precision)
+    constants = {"FACTOR": -0.25, "BLOCK": 64, "BLOCK_V": 16} | products.threads(64, torch.float32)
     yield case("matmul weights (backward)", products._weights, constants, "forward", 64 * 64, precision)
     yield case("kernel weights (backward)", kernels._multiply, {"BLOCK": 64, "num_warps": 4})
-    for size in (16, 32, 64, 128):
+    for size in (128, 64, 32, 16)[some]:
         for name, kernel in (("newton_schulz forward", inverses._steps), ("newton_schulz backward", inverses._adjoint)):
             yield case(f"{name} {size}", kernel, inverses.tiling(size), precision=precision)
 
@@ -95,11 +99,12 @@ def case(name: str, kernel: Any, options: dict[str, Any], loop: str = "", tile: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES, choices=ARCHITECTURES)
+    parser.add_argument("--quick", action="store_true", help="large tiles in their first configuration only")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the CSV (default: results/triton)")
     arguments = parser.parse_args()
     rows = []
     for architecture in arguments.architectures:
-        for one in cases("ieee" if architecture.startswith("gfx") else "tf32x3"):
+        for one in cases("ieee" if architecture.startswith("gfx") else "tf32x3", arguments.quick):
             rows.append(measure(one, architecture) | provenance() | {"triton": triton.__version__})
             print(".", end="", file=sys.stderr, flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)

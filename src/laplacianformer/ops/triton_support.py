@@ -68,13 +68,13 @@ def tuned(configurations: list[dict[str, int]], key: list[str]) -> Callable[[Any
     return triton.autotune(choices, key)
 
 
-def input_precision() -> str:
-    """How the matrix products of a kernel keep float32's accuracy.
+def input_precision(dtype: torch.dtype) -> str:
+    """How the matrix products of a kernel keep the accuracy of `dtype`.
 
-    On NVIDIA, three products of tensor cores on the leading and trailing bits ("tf32x3"): an error of 2^-22 a
-    product, at a third of their speed. Elsewhere the matrix units take float32 as it is ("ieee").
+    float32 on NVIDIA: three products of tensor cores, on leading and trailing bits ("tf32x3"), which lose 2^-22 of
+    a product, at a third of their speed. Else the units take the numbers as they are ("ieee").
     """
-    return "tf32x3" if torch.version.hip is None else "ieee"
+    return "tf32x3" if dtype == torch.float32 and torch.version.hip is None else "ieee"
 
 
 def panels(x_bnd: Tensor) -> Tensor:

@@ -16,10 +16,11 @@ from laplacianformer.ops.precision import accumulation_dtype
 from laplacianformer.ops.triton_support import check as check
 
 PANEL = tl.constexpr(support.PANEL)
+TILE = tl.constexpr(support.TILE)
 UNROLL = tl.constexpr(support.UNROLL)
 
 FORWARD = [{"THREADS_N": 16, "THREADS_M": 8, "num_warps": 4}, {"THREADS_N": 16, "THREADS_M": 16, "num_warps": 8}]
-SIGNS = [{"THREADS_N": 16, "THREADS_D": 8, "num_warps": 4}, {"THREADS_N": 8, "THREADS_D": 8, "num_warps": 2}]
+SIGNS = [{"THREADS_N": 16, "THREADS_D": 8, "num_warps": 4}, {"THREADS_N": 16, "THREADS_D": 16, "num_warps": 8}]
 
 
 def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
@@ -155,10 +156,11 @@ def store_weights(weights, by_n, by_m, b, i, j, n_batch, m_batch, n, m, BLOCK_N:
     """One tile of weights in both orders, with zeros beyond N and M."""
     column, row = tl.arange(0, BLOCK_M)[None, :], tl.arange(0, BLOCK_N)[:, None]
     weights = tl.where((i + row < n) & (j + column < m), weights, 0.0)
-    by_n += b * n_batch + panel_at(i, tl.cdiv(m, 64) * 64) + tl.cast(j, tl.int64) * PANEL
-    by_m += b * m_batch + panel_at(j, tl.cdiv(n, 64) * 64) + tl.cast(i, tl.int64) * PANEL
-    tl.store(by_n + column * PANEL + row, weights, mask=j + column < tl.cdiv(m, 64) * 64)
-    tl.store(by_m + row * PANEL + column, weights, mask=i + row < tl.cdiv(n, 64) * 64)
+    rows, columns = tl.cdiv(n, TILE) * TILE, tl.cdiv(m, TILE) * TILE
+    by_n += b * n_batch + panel_at(i, columns) + tl.cast(j, tl.int64) * PANEL
+    by_m += b * m_batch + panel_at(j, rows) + tl.cast(i, tl.int64) * PANEL
+    tl.store(by_n + column * PANEL + row, weights, mask=j + column < columns)
+    tl.store(by_m + row * PANEL + column, weights, mask=i + row < rows)
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 The gradient recomputes the kernel. The weights of the signs pass through a buffer of bounded size.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from laplacianformer.ops import triton_support as support
 from laplacianformer.ops.laplacian_kernel.reference import tiles
 from laplacianformer.ops.laplacian_kernel.triton import (
+    PANEL,
     add_sign_products,
     block_of_rows,
     distances,
@@ -18,8 +20,12 @@ from laplacianformer.ops.laplacian_kernel.triton import (
     weights_like,
     zeros,
 )
-from laplacianformer.ops.precision import accumulation_dtype
-from laplacianformer.ops.triton_support import check as check
+
+
+def check(*tensors: Tensor) -> str | None:
+    if torch.version.hip is not None and any(tensor.dtype == torch.float64 for tensor in tensors):
+        return "Triton has no float64 matrix products on AMD GPUs"
+    return support.check(*tensors)
 
 
 def forward(x: Tensor, y: Tensor, values: Tensor, scale: float) -> Tensor:
@@ -46,13 +52,13 @@ def _product(x: Tensor, y: Tensor, values: Tensor, n: int, scale: float) -> Tens
     batch, m, width = values.shape
     if batch == 0 or n == 0 or m == 0 or width == 0:
         return values.new_zeros(batch, n, width)
-    block, block_v = block_of_rows(n, x.dtype), _block_of_values(width)
+    block, block_v = block_of_rows(n, x.dtype), 16 if width <= 16 else 32
     programs = batch * triton.cdiv(n, block) * triton.cdiv(width, block_v)
     parts = support.parts(programs, m)
     out = values.new_empty(parts, batch, n, width, dtype=values.dtype if parts == 1 else x.dtype)
     _forward[(programs * parts,)](
         x, y, values, out, x.stride(0), y.stride(0), n, m, x.shape[2], width, parts, -1 / scale,
-        BLOCK_N=block, BLOCK_M=support.TILE, BLOCK_V=block_v, **_threads(block),
+        BLOCK_N=block, BLOCK_M=support.TILE, BLOCK_V=block_v, **threads(block, x.dtype),
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0).to(values.dtype)
 
@@ -65,18 +71,14 @@ def _weigh(x: Tensor, y: Tensor, grad: Tensor, values: Tensor, by_n: Tensor, by_
     _weights[grid](
         x_panels, y_panels, grad, values, by_n, by_m, x_panels.stride(0), y_panels.stride(0), grad.stride(0),
         values.stride(0), by_n.stride(0), by_m.stride(0), n, m, x_panels.shape[2], grad.shape[-1], -1 / scale,
-        BLOCK=block, BLOCK_V=16, **_threads(block),
+        BLOCK=block, BLOCK_V=16, **threads(block, x_panels.dtype),
     )  # fmt: skip
 
 
-def _block_of_values(width: int) -> int:
-    return min(64, max(16, triton.next_power_of_2(width)))
-
-
-def _threads(block: int) -> dict[str, object]:
+def threads(block: int, dtype: torch.dtype) -> dict[str, object]:
     """One configuration for each tile: others would add in another order."""
     wide = block == support.PANEL
-    common = {"PRECISION": support.input_precision(), "num_stages": 1, "enable_fp_fusion": True}
+    common = {"PRECISION": support.input_precision(dtype), "num_stages": 1, "enable_fp_fusion": True}
     return common | {"THREADS_N": 16, "THREADS_M": 16 if wide else 8, "num_warps": 8 if wide else 4}
 
 
@@ -126,7 +128,7 @@ def _weights(
     THREADS_N: tl.constexpr, THREADS_M: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
-    across, down = tl.cdiv(m, 128) * (128 // BLOCK), tl.cdiv(n, 128) * (128 // BLOCK)
+    across, down = tl.cdiv(m, PANEL) * (PANEL // BLOCK), tl.cdiv(n, PANEL) * (PANEL // BLOCK)
     i, j = tile // across % down * BLOCK, tile % across * BLOCK
     b = tl.cast(tile // (across * down), tl.int64)
 

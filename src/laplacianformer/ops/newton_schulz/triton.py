@@ -68,8 +68,9 @@ def _unpadded(a: Tensor, like: Tensor) -> Tensor:
 
 def tiling(size: int) -> dict[str, object]:
     """One configuration for each size: others would add in another order."""
-    common = {"PRECISION": support.input_precision(), "num_stages": 1, "enable_fp_fusion": True}
-    return common | {"SIZE": size, "BLOCK": min(size, 64), "DEPTH": min(size, 32), "num_warps": 8 if size > 32 else 4}
+    common = {"PRECISION": support.input_precision(torch.float32), "num_stages": 1, "enable_fp_fusion": True}
+    depth = max(16, min(size // 2, 32))
+    return common | {"SIZE": size, "BLOCK": min(size, 64), "DEPTH": depth, "num_warps": 8 if size > 32 else 4}
 
 
 @triton.jit
