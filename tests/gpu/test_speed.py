@@ -74,7 +74,8 @@ def test_newton_schulz_is_faster_than_torch(m):
     w = ops.laplacian_kernel(x, x, SCALE)
     with torch.no_grad():
         ours, theirs = (
-            milliseconds(lambda b=b: ops.newton_schulz(w, 6, start="identity", backend=b)) for b in ("triton", "reference")
+            milliseconds(lambda b=b: ops.newton_schulz(w, 6, start="identity", backend=b))
+            for b in ("triton", "reference")
         )
     print(f"\nm = {m}: ours {ours:.3f} ms, torch's batched products {theirs:.3f} ms")
     assert ours <= 1.1 * theirs

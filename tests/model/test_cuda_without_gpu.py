@@ -10,7 +10,16 @@ import laplacianformer  # noqa: F401  registers the models
 
 SMALL = {"depths": (1, 1, 1, 1), "num_classes": 4, "drop_path_rate": 0.1}
 # Operations whose result, or its shape, the host has to wait for.
-WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal", "item", "repeat_interleave")
+WAITING = (
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "unique",
+    "is_nonzero",
+    "equal",
+    "item",
+    "repeat_interleave",
+)
 
 
 class Watch(TorchDispatchMode):

@@ -18,7 +18,11 @@ from laplacianformer.ops import cpu_extension, triton_support
 from laplacianformer.ops.precision import without_autocast
 
 # Fastest first. Each value says why the backend can't run on this machine at all, or None if it can.
-_MISSING: dict[str, Callable[[], str | None]] = {"cpu": cpu_extension.missing, "triton": triton_support.missing, "reference": lambda: None}
+_MISSING: dict[str, Callable[[], str | None]] = {
+    "cpu": cpu_extension.missing,
+    "triton": triton_support.missing,
+    "reference": lambda: None,
+}
 
 # One setting for the whole process, as the flags of torch.backends are.
 _forced: str | None = os.environ.get("LAPLACIANFORMER_BACKEND") or None

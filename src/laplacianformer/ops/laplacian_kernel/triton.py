@@ -24,10 +24,10 @@ SIGNS = [{"THREADS_N": 16, "THREADS_D": 8, "num_warps": 4}, {"THREADS_N": 16, "T
 
 
 def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
-    out = x.new_empty(*x.shape[:-1], y.shape[-2])
     x_bnd, y_bmd = support.matrices(x, y)
-    kernel_matrix(support.panels(x_bnd), support.panels(y_bmd), *support.matrices(out), scale)
-    return out
+    out_bnm = x.new_empty(*x_bnd.shape[:2], y_bmd.shape[1])
+    kernel_matrix(support.panels(x_bnd), support.panels(y_bmd), out_bnm, scale)
+    return out_bnm.view(*x.shape[:-1], y.shape[-2])
 
 
 def backward(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float) -> tuple[Tensor, Tensor]:

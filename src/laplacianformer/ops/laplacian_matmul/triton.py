@@ -142,7 +142,5 @@ def _weights(
         across_v, down_v = c + tl.arange(0, BLOCK_V)[None, :], c + tl.arange(0, BLOCK_V)[:, None]
         g = tl.load(grad + b * grad_batch + row * v + across_v, mask=(row < n) & (across_v < v), other=0.0)
         u = tl.load(values + b * values_batch + column * v + down_v, mask=(column < m) & (down_v < v), other=0.0)
-        along += tl.dot(
-            g.to(along.dtype), u.to(along.dtype), input_precision=PRECISION, out_dtype=along.dtype
-        )
+        along += tl.dot(g.to(along.dtype), u.to(along.dtype), input_precision=PRECISION, out_dtype=along.dtype)
     store_weights(weights * along, by_n, by_m, b, i, j, n_batch, m_batch, n, m, BLOCK, BLOCK)

@@ -19,7 +19,7 @@ LARGEST = 128
 def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     if _large(w):
         return reference.forward(w, iterations, eps, start)
-    a_bmm = reference.regularised(*support.matrices(w), eps)
+    a_bmm = reference.regularised(support.matrices(w)[0], eps)
     iterates = _iterates(_padded(a_bmm), _padded(reference.first(a_bmm, start)), iterations, keep=2)
     return _unpadded(iterates[:, iterations % 2], w)
 
