@@ -25,15 +25,14 @@ def compare(w, start, iterations):
     assert_close(actual, expected, budget=BUDGETS[w.dtype])
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 6])
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("m", [1, 5, 16, 17, 49, 64])
+@pytest.mark.parametrize(("m", "iterations"), [(1, 2), (5, 1), (5, 6), (16, 2), (17, 1), (17, 3), (49, 6), (64, 2)])
 def test_values_and_gradients_are_those_of_the_steps_that_ran(m, start, iterations):
     compare(kernel_matrix(m, 4, 2).float().requires_grad_(), start, iterations)
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("m", [65, 97, 128, 130])
+@pytest.mark.parametrize("m", [65, 128, 130])
 def test_larger_matrices(m, start):
     compare(kernel_matrix(m, 4).float().requires_grad_(), start, 2)
 
