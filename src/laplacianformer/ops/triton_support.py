@@ -7,12 +7,17 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from laplacianformer.ops.precision import accumulation_dtype
+
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
 
 # Rows that lie side by side in a panel, and rows or columns of a tile of pairs.
 PANEL = 128
@@ -50,6 +55,19 @@ def check(*tensors: Tensor) -> str | None:
 def interpreted() -> bool:
     """Whether Triton runs its kernels in Python, on tensors of any device."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+def on_its_device(
+    function: Callable[Concatenate[Tensor, Rest], Result],
+) -> Callable[Concatenate[Tensor, Rest], Result]:
+    """Triton launches on the current device: make that the device of the first tensor."""
+
+    @wraps(function)
+    def call(first: Tensor, /, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
+        with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
+            return function(first, *args, **kwargs)
+
+    return call
 
 
 def tuned(configurations: list[dict[str, int]], key: list[str]) -> Callable[[Any], Any]:

@@ -23,6 +23,7 @@ FORWARD = [{"THREADS_N": 16, "THREADS_M": 8, "num_warps": 4}, {"THREADS_N": 16, 
 SIGNS = [{"THREADS_N": 16, "THREADS_D": 8, "num_warps": 4}, {"THREADS_N": 16, "THREADS_D": 16, "num_warps": 8}]
 
 
+@support.on_its_device
 def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
     x_bnd, y_bmd = support.matrices(x, y)
     out_bnm = x.new_empty(*x_bnd.shape[:2], y_bmd.shape[1])
@@ -30,6 +31,7 @@ def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
     return out_bnm.view(*x.shape[:-1], y.shape[-2])
 
 
+@support.on_its_device
 def backward(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     grad_bnm, x_bnd, y_bmd, out_bnm = support.matrices(grad, x, y, out)
     dx, dy = zeros(x_bnd), zeros(y_bmd)

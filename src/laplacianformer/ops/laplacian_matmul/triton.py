@@ -28,12 +28,14 @@ def check(*tensors: Tensor) -> str | None:
     return support.check(*tensors)
 
 
+@support.on_its_device
 def forward(x: Tensor, y: Tensor, values: Tensor, scale: float) -> Tensor:
     x_bnd, y_bmd, values_bmv = support.matrices(x, y, values)
     out = _product(support.panels(x_bnd), support.panels(y_bmd), values_bmv.contiguous(), x_bnd.shape[1], scale)
     return out.view(*x.shape[:-1], values.shape[-1])
 
 
+@support.on_its_device
 def backward(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     grad_bnv, x_bnd, y_bmd, values_bmv = (t.contiguous() for t in support.matrices(grad, x, y, values))
     dvalues = _product(support.panels(y_bmd), support.panels(x_bnd), grad_bnv, y_bmd.shape[1], scale)

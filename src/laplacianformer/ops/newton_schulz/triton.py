@@ -16,6 +16,7 @@ from laplacianformer.ops.triton_support import check as check
 LARGEST = 128
 
 
+@support.on_its_device
 def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     if _large(w):
         return reference.forward(w, iterations, eps, start)
@@ -24,6 +25,7 @@ def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     return _unpadded(iterates[:, iterations % 2], w)
 
 
+@support.on_its_device
 def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     if _large(w):
         return reference.backward(grad, w, iterations, eps, start)
