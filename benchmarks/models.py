@@ -60,8 +60,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="a measured call (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/models)")
     arguments = parser.parse_args()
-    # Tensors and modules are made there. The GPU is touched in forked processes only: it can't be forked itself.
-    torch.set_default_device(arguments.device)
     origin = in_child(partial(provenance, arguments.device))
     rows: list[Row] = []
     for labels, builders, base in PARTS[arguments.part]():
@@ -121,14 +119,16 @@ def run(forward: Call, training: bool) -> Call:
 
 
 def compare(builders: dict[str, Callable[[], Call]], base: str, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Everything in forked processes: this one never starts threads, so that forking stays safe."""
+    """Everything in forked processes: this one never starts threads or a GPU, so that forking stays safe."""
 
     def peak(build: Callable[[], Call]) -> float:
         torch.set_num_threads(arguments.threads)
+        torch.set_default_device(arguments.device)
         return peak_memory(build(), arguments.device)
 
     def times_of_all() -> dict[str, Any]:
         torch.set_num_threads(arguments.threads)
+        torch.set_default_device(arguments.device)
         calls = {name: build() for name, build in builders.items()}
         return interleaved(calls, arguments.seconds, rounds=3, device=arguments.device)
 
