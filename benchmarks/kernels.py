@@ -1,13 +1,13 @@
-"""The speed of the CPU kernels: against other ways to compute the same, and against the machine's limit.
+"""The speed of the kernels: against other ways to compute the same, and against the machine's limit.
 
-    python benchmarks/kernels.py [--quick] [--output results/kernels]
+    python benchmarks/kernels.py [--quick] [--device cuda] [--output results/kernels]
 
 Everything of one line of the table is timed in turn, in one run, and given as ratios: numbers of
 different runs on shared machines don't compare. The limit is a register-only loop of subtract, absolute
 value, add on the same instruction set and threads, timed in the same turns; it exists in two forms, with a
 plain subtraction and with a fused multiply-subtract (faster where multiply-add has units of its own), and
 shares are given of the faster one ("share") and of the plain one ("share_plain"). Ratios are of medians, and
-in brackets of fastest times, which others' work on the machine disturbs less.
+in brackets of fastest times, which others' work on the machine disturbs less. There is no limit measured on GPUs.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from laplacianformer.ops import cpu_extension
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernels"
 SCALE = 4.0
+BACKENDS = {"cpu": "cpu", "cuda": "triton"}
 # Colour-blind safe.
 COLOURS = {"ours": "#0072B2", "compile": "#E69F00", "cdist": "#009E73", "sklearn": "#D55E00", "keops": "#CC79A7"}
 ROUNDS = 20_000
@@ -46,11 +47,11 @@ def cdist_kernel(x: Tensor, y: Tensor) -> Tensor:
 
 
 def ours_kernel(x: Tensor, y: Tensor) -> Tensor:
-    return ops.laplacian_kernel(x, y, SCALE, backend="cpu")
+    return ops.laplacian_kernel(x, y, SCALE, backend=BACKENDS[x.device.type])
 
 
 def ours_product(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
-    return ops.laplacian_matmul(x, y, values, SCALE, backend="cpu")
+    return ops.laplacian_matmul(x, y, values, SCALE, backend=BACKENDS[x.device.type])
 
 
 def cdist_product(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
@@ -114,6 +115,9 @@ def with_shares(row: dict[str, Any], elements: int) -> dict[str, Any]:
     """Adds, to a row whose times hold the limit and `ours`, the ratios to the rivals and the shares of the limit."""
     for suffix, key in (("", "median_ms"), ("_fastest", "fastest_ms")):
         times = {name: entry[key] for name, entry in row["times"].items()}
+        if "limit_plain" not in times:
+            row[f"ratio{suffix}"] = {name: time / times["ours"] for name, time in times.items() if name != "ours"}
+            continue
         # The time of the limit for as many elements.
         limits = [times.pop(name) / peak_elements() * elements for name in ("limit_plain", "limit_fused")]
         row[f"ratio{suffix}"] = {name: time / times["ours"] for name, time in times.items() if name != "ours"}
@@ -122,27 +126,27 @@ def with_shares(row: dict[str, Any], elements: int) -> dict[str, Any]:
     return row
 
 
-def measure(case: dict[str, int], what: str, rivals: bool, seconds: float) -> dict[str, Any]:
+def measure(case: dict[str, int], what: str, rivals: bool, seconds: float, device: str) -> dict[str, Any]:
     """One line: `what` is kernel or product (queries against landmarks) or reduction (landmarks against keys)."""
     batch, n, m, d = (case[key] for key in ("batch", "n", "m", "d"))
-    x, y = torch.randn(batch, n, d) * 0.5, torch.randn(batch, m, d) * 0.5
+    x, y = (torch.randn(batch, rows, d, device=device) * 0.5 for rows in (n, m))
     if what == "reduction":
         x, y = y, x
-    inputs = [x, y] if what == "kernel" else [x, y, torch.randn(batch, y.shape[1], 32)]
+    inputs = [x, y] if what == "kernel" else [x, y, torch.randn(batch, y.shape[1], 32, device=device)]
     one = what == "kernel"
     functions: dict[str, Callable[..., Any] | None] = {"ours": ours_kernel if one else ours_product}
     if rivals:
         functions["compile"] = compiled(broadcast_kernel if one else broadcast_product)
         functions["cdist"] = cdist_kernel if one else cdist_product
-        functions |= {"sklearn": sklearn_kernel()} if one else {"keops": keops_product()}
+        functions |= {"sklearn": sklearn_kernel() if device == "cpu" else None} if one else {"keops": keops_product()}
     available = {name: f for name, f in functions.items() if f is not None}
     row: dict[str, Any] = dict(case) | {"what": what, "threads": torch.get_num_threads()}
-    limits = {"limit_plain": limit(False), "limit_fused": limit(True)}
+    limits = {"limit_plain": limit(False), "limit_fused": limit(True)} if device == "cpu" else {}
     elements = batch * n * m * d
-    timed = interleaved({k: forward(f, inputs) for k, f in available.items()} | limits, seconds)
+    timed = interleaved({k: forward(f, inputs) for k, f in available.items()} | limits, seconds, device=device)
     row["forward"] = with_shares(timed, elements)
     differentiable = {k: forward_backward(f, inputs) for k, f in available.items() if k != "sklearn"}
-    timed = interleaved(differentiable | limits, seconds)
+    timed = interleaved(differentiable | limits, seconds, device=device)
     row["forward_backward"] = with_shares(timed, elements)
     return row
 
@@ -183,7 +187,11 @@ def show(row: dict[str, Any]) -> None:
         ratios = "  ".join(
             f"{name} {ratio:.1f}x ({part['ratio_fastest'][name]:.1f}x)" for name, ratio in part["ratio"].items()
         )
-        share = f"{part['share']:.0%} ({part['share_fastest']:.0%}) of the limit, {part['share_plain']:.0%} of plain"
+        share = ""
+        if "share" in part:
+            share = (
+                f"{part['share']:.0%} ({part['share_fastest']:.0%}) of the limit, {part['share_plain']:.0%} of plain"
+            )
         time = part["times"]["ours"]["median_ms"]
         busy = part["cpu_over_wall"]
         print(
@@ -235,20 +243,24 @@ def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON and the plot")
+    parser.add_argument("--device", choices=BACKENDS, default="cpu", help="(default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="only the six lines with rivals, on all threads")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each measured function")
     arguments = parser.parse_args()
-    reason = ops.backends()["cpu"]
-    if reason is not None:
-        parser.exit(1, f"The cpu backend can't run: {reason}\n")
+    name = BACKENDS[arguments.device]
+    if (reason := ops.backends()[name]) is not None:
+        parser.exit(1, f"The {name} backend can't run: {reason}\n")
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    environment = provenance() | {"level": cpu_extension.LEVELS[cpu_extension.level()]}
+    environment = provenance(arguments.device)
+    if arguments.device == "cpu":
+        environment["level"] = cpu_extension.LEVELS[cpu_extension.level()]
     print(environment)
     threads, rows = torch.get_num_threads(), []
     for case, what, rivals, count in cases(arguments.quick):
         torch.set_num_threads(count)
-        rows.append(measure(case, what, rivals, arguments.seconds) | {"scaling": not rivals and case["m"] == 49})
+        row = measure(case, what, rivals, arguments.seconds, arguments.device)
+        rows.append(row | {"scaling": not rivals and case["m"] == 49})
         show(rows[-1])
     torch.set_num_threads(threads)
     result = {"environment": environment, "rows": rows, "slopes": slopes(rows)}

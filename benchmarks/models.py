@@ -4,7 +4,8 @@
     python benchmarks/models.py backbones     laplacianformer_tiny against others at 224, 448 and 896 pixels
     python benchmarks/models.py resolution    peak memory of laplacianformer_tiny at 400 x 667 and 800 x 1333
 
-Each writes a CSV and, where it says something, a plot to results/models/. Rivals have the same number of threads.
+With `--device cuda` on the GPU. Each writes a CSV and, where it says something, a plot to results/models/. Rivals
+have the same number of threads.
 `floor` is laplacianformer_tiny with the global branch taken out: projections, local branch and MLPs only.
 """
 
@@ -55,12 +56,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="(default: %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="a measured call (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/models)")
     arguments = parser.parse_args()
+    origin = in_child(partial(provenance, arguments.device))
     rows: list[Row] = []
     for labels, builders, base in PARTS[arguments.part]():
-        rows += [labels | row | provenance() for row in compare(builders, base, arguments)]
+        rows += [labels | row | origin for row in compare(builders, base, arguments)]
         write(rows, arguments.output / f"{arguments.part}.csv")
     show(rows)
 
@@ -116,15 +119,18 @@ def run(forward: Call, training: bool) -> Call:
 
 
 def compare(builders: dict[str, Callable[[], Call]], base: str, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Everything in forked processes: this one never starts threads, so that forking stays safe."""
+    """Everything in forked processes: this one never starts threads or a GPU, so that forking stays safe."""
 
     def peak(build: Callable[[], Call]) -> float:
         torch.set_num_threads(arguments.threads)
-        return peak_memory(build())
+        torch.set_default_device(arguments.device)
+        return peak_memory(build(), arguments.device)
 
     def times_of_all() -> dict[str, Any]:
         torch.set_num_threads(arguments.threads)
-        return interleaved({name: build() for name, build in builders.items()}, arguments.seconds, rounds=3)
+        torch.set_default_device(arguments.device)
+        calls = {name: build() for name, build in builders.items()}
+        return interleaved(calls, arguments.seconds, rounds=3, device=arguments.device)
 
     memory = {name: in_child(partial(peak, build)) for name, build in builders.items()}
     timed = in_child(times_of_all)

@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 
-def provenance() -> dict[str, str]:
+def provenance(device: str = "cpu") -> dict[str, str]:
+    cpu = f"{_processor()}, {torch.get_num_threads()} threads"
     return {
         "commit": _commit(),
-        "machine": f"{_processor()}, {torch.get_num_threads()} threads",
+        "machine": cpu if device == "cpu" else torch.cuda.get_device_name(),
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
     }

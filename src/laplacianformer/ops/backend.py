@@ -15,11 +15,15 @@ from typing import Any
 
 from torch import Tensor
 
-from laplacianformer.ops import cpu_extension
+from laplacianformer.ops import cpu_extension, triton_support
 from laplacianformer.ops.precision import without_autocast
 
 # Fastest first. Each value says why the backend can't run on this machine at all, or None if it can.
-_MISSING: dict[str, Callable[[], str | None]] = {"cpu": cpu_extension.missing, "reference": lambda: None}
+_MISSING: dict[str, Callable[[], str | None]] = {
+    "cpu": cpu_extension.missing,
+    "triton": triton_support.missing,
+    "reference": lambda: None,
+}
 
 # One setting for the whole process, as the flags of torch.backends are.
 _forced: str | None = os.environ.get("LAPLACIANFORMER_BACKEND") or None

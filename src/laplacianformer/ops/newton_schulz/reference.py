@@ -18,8 +18,8 @@ def check(*tensors: Tensor) -> str | None:
 
 
 def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
-    a = _regularised(w, eps)
-    x = _first(a, start)
+    a = regularised(w, eps)
+    x = first(a, start)
     for _ in range(iterations):
         x = _step(a, x)
     return x.to(w.dtype).contiguous()
@@ -27,8 +27,8 @@ def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
 
 def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     """The adjoint of the steps that ran, start included; iterates are recomputed: O(iterations m^2) memory."""
-    a = _regularised(w, eps)
-    iterates = [_first(a, start)]
+    a = regularised(w, eps)
+    iterates = [first(a, start)]
     for _ in range(iterations - 1):
         iterates.append(_step(a, iterates[-1]))
 
@@ -38,13 +38,13 @@ def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -
         left, right = x.mT @ grad_x, grad_x @ x.mT
         grad_a -= left @ x.mT
         grad_x = 2 * grad_x - right @ a.mT - a.mT @ left
-    return (grad_a + _first_adjoint(grad_x, a, start)).to(w.dtype).contiguous()
+    return (grad_a + first_adjoint(grad_x, a, start)).to(w.dtype).contiguous()
 
 
 def residuals(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
-    a = _regularised(w, eps)
+    a = regularised(w, eps)
     identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    x = _first(a, start)
+    x = first(a, start)
     norms = [torch.linalg.matrix_norm(identity - a @ x)]
     for _ in range(iterations):
         x = _step(a, x)
@@ -52,7 +52,7 @@ def residuals(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     return torch.stack(norms) / max(1, a.shape[-1]) ** 0.5
 
 
-def _regularised(w: Tensor, eps: float) -> Tensor:
+def regularised(w: Tensor, eps: float) -> Tensor:
     a = w.to(accumulation_dtype(w.dtype))
     return a + eps * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
 
@@ -61,7 +61,7 @@ def _step(a: Tensor, x: Tensor) -> Tensor:
     return 2 * x - x @ (a @ x)
 
 
-def _first(a: Tensor, start: str) -> Tensor:
+def first(a: Tensor, start: str) -> Tensor:
     rows = a.abs().sum(-1).amax(-1)[..., None, None]
     if start == "identity":
         return IDENTITY_FACTOR / rows * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
@@ -69,7 +69,7 @@ def _first(a: Tensor, start: str) -> Tensor:
     return a.mT / (rows * columns)
 
 
-def _first_adjoint(grad: Tensor, a: Tensor, start: str) -> Tensor:
+def first_adjoint(grad: Tensor, a: Tensor, start: str) -> Tensor:
     rows, rows_grad = _norm_and_gradient(a, dim=-1)
     if start == "identity":
         along = grad.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
