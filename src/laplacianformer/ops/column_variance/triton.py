@@ -1,4 +1,4 @@
-"""The variance of columns on GPUs: two reductions of plain PyTorch, bound by memory, so the reference is the backend."""
+"""The variance of columns on GPUs: reductions of plain PyTorch, bound by memory, so the reference is the backend."""
 
 from laplacianformer.ops.column_variance.reference import backward as backward
 from laplacianformer.ops.column_variance.reference import forward as forward
