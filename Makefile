@@ -4,8 +4,9 @@ BIN := .venv/bin
 
 .PHONY: test lint demo clean
 
+# One process a core, with one thread each.
 test: .venv/ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check .

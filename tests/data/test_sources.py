@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from laplacianformer import recipes
+from laplacianformer import images, recipes
 from laplacianformer.data import open_loaders
 from laplacianformer.data.memory import crop_and_flip
 from laplacianformer.data.sources import open_images
@@ -28,12 +29,12 @@ def recipe(root: Path, *overrides: str, reader: str = "folder") -> Recipe:
 
 
 def test_a_folder_gives_every_image_with_the_class_of_its_folder(tmp_path: Path) -> None:
-    images = open_images(Data(root=str(image_folder(tmp_path))), "train")
-    assert images.classes == ("class0", "class1", "class2")
-    read = [images.read(index) for index in range(len(images))]
+    opened = open_images(Data(root=str(image_folder(tmp_path))), "train")
+    assert opened.classes == ("class0", "class1", "class2")
+    read = [opened.read(index) for index in range(len(opened))]
     assert [label for _, label in read] == sorted(8 * [0, 1, 2])
     assert {(image.mode, image.size) for image, _ in read} == {("RGB", (16, 16))}
-    assert Path(images.name(0)) == tmp_path / "train" / "class0" / "0.png"
+    assert Path(opened.name(0)) == tmp_path / "train" / "class0" / "0.png"
 
 
 def test_a_folder_is_listed_by_one_process_for_all(tmp_path: Path) -> None:
@@ -112,6 +113,34 @@ def test_torchvision_data_is_read_through_timm(tmp_path: Path) -> None:
     images = open_images(Data(reader="torch/image_folder", root=str(image_folder(tmp_path))), "train")
     assert (len(images), images.classes) == (24, ("class0", "class1", "class2"))
     assert images.read(9)[1] == 1
+
+
+def test_training_reads_pictures_as_eval_and_predict_do(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path) / "train" / "class0"
+    Image.fromarray(np.zeros((16, 8, 4), np.uint8)).save(folder / "0.png")  # transparent
+    Image.fromarray(np.full((16, 8), 30000, np.uint16)).save(folder / "1.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (16, 8)).save(folder / "2.png", exif=turned)
+    opened = open_images(Data(root=str(tmp_path)), "train")
+    for index in range(3):
+        expected = images.read(Path(opened.name(index)))
+        assert np.array_equal(opened.read(index)[0], expected)
+    assert [opened.read(index)[0].getpixel((0, 0))[0] for index in (0, 1)] == [255, 117]
+    assert opened.read(2)[0].size == (8, 16)
+
+
+def test_classes_of_validation_must_be_those_of_training(tmp_path: Path) -> None:
+    image_folder(tmp_path)
+    (tmp_path / "val" / "class1").rename(tmp_path / "val" / "zother")
+    with pytest.raises(InputError, match=r"training 3: 'class2' is not in its place"):
+        open_loaders(recipe(tmp_path, reader="torch/image_folder"))
+
+
+def test_a_tar_that_is_none_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.tar").write_bytes(b"no tar")
+    with pytest.raises(InputError, match=r"can't read .*train.tar"):
+        open_images(Data(root=str(tmp_path)), "train")
 
 
 def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:

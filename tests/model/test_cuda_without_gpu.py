@@ -36,7 +36,9 @@ class Watch(TorchDispatchMode):
         name = function.name().removeprefix("aten::").partition(".")[0]
         given = {t.device.type for t in torch.utils._pytree.tree_leaves(args) if isinstance(t, torch.Tensor) and t.ndim}
         made = {t.device.type for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor)}
-        if name.strip("_") in {w.strip("_") for w in WAITING} or len(given | made) > 1:
+        # A number on the host may enter any operation; only a copy brings one back.
+        copied = name in ("_to_copy", "copy_") and len(made | {t.device.type for t in args if hasattr(t, "device")}) > 1
+        if copied or name.strip("_") in {w.strip("_") for w in WAITING} or len(given | made) > 1:
             self.found.append(f"{function.name()} {given} -> {made}")
         # A mask as an index: its result has as many elements as the mask is true.
         if name == "index" and any(t is not None and t.dtype == torch.bool for t in args[1]):
@@ -98,3 +100,6 @@ def test_the_watch_sees_what_waits():
         x[x > 0]
         x.nonzero()
     assert len(watch.found) >= 3
+    with FakeTensorMode(), Watch() as watch:
+        torch.randn(3, device="cuda").sum().cpu()
+    assert len(watch.found) == 1

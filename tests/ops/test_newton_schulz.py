@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer.ops.precision import full_products
 from tests.ops.helpers import DTYPES, assert_close, gradients, kernel_matrix, laplacian, layouts, regularised
 
 EPS = 2**-6
@@ -251,3 +252,16 @@ def test_converges_at_every_size_and_scale_when_well_conditioned(m, start, sprea
     w = spread * (u * values) @ (u if start == "identity" else v).mT
     product = w @ ops.newton_schulz(w, 25, 0.0, start=start)
     assert_close(product, torch.eye(m, dtype=torch.float64), budget=1e-12)
+
+
+def test_full_products_hold_in_the_block_and_no_longer():
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        with full_products(torch.device("cpu")):
+            assert matmul.fp32_precision == "tf32"
+        with full_products(torch.device("cuda")):
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before

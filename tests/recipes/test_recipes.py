@@ -50,7 +50,7 @@ def test_bigger_imagenet_models_have_no_less_stochastic_depth() -> None:
 def test_overrides_are_put_over_the_recipe_and_typed() -> None:
     recipe = recipes.load("cifar10", ["optimise.lr=1e-3", "data.cache=yes", "model.args.attention=softmax"])
     assert recipe.optimise.lr == 1e-3
-    assert recipe.model.args == {"drop_path_rate": 0.0, "attention": "softmax"}
+    assert recipe.model.args == {"attention_args": {"grid": 4}, "attention": "softmax"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.optimise.lr = 2.0  # type: ignore[misc]
 

@@ -51,6 +51,20 @@ def test_a_run_whose_loss_is_not_finite_stops_and_keeps_its_checkpoint(tmp_path:
         assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
+def test_a_run_names_the_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with clipping, which makes every gradient NaN."""
+
+    def sick(*arguments: object) -> torch.nn.Module:
+        model = create(*arguments)
+        model.head.weight.register_hook(lambda gradient: gradient * torch.nan)
+        return model
+
+    create = classification.parts.create_model
+    monkeypatch.setattr(classification.parts, "create_model", sick)
+    with pytest.raises(InputError, match=r"gradient of head\.weight is not"):
+        classification.train(helpers.tiny(tmp_path, optimise={"clip_norm": 1.0}), tmp_path / "run")
+
+
 def test_a_cpu_that_dies_in_bfloat16_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trouble, "BFLOAT16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     with pytest.raises(InputError, match=r"ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):

@@ -121,7 +121,7 @@ class LaplacianAttention(GridAttention):
                 c_bhnm = self.kernel(q_bhnd, km_bhmd)
                 folded_bhmd = self.fold(values_bhmd, self.whitening.factor(c_bhnm, self.cells(size)))
                 out_bhnd = c_bhnm @ folded_bhmd
-            return out_bhnd.add_(values_bhmd.mean(-2, keepdim=True))
+            return out_bhnd + values_bhmd.mean(-2, keepdim=True)
 
     def cells(self, size: Size) -> Size:
         """The grid of landmarks for a grid of tokens."""

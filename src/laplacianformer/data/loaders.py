@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
@@ -45,8 +46,12 @@ def open_loaders(recipe: Recipe, rank: int = 0, world: int = 1, once: Once | Non
         return _iterable(recipe, rank, world)
     train = open_images(recipe.data, "train", once=once)
     val = open_images(recipe.data, "val", train.classes, once=once)
-    if len(val.classes) > len(train.classes):
-        raise InputError(f"validation has {len(val.classes)} classes, training {len(train.classes)}: expected the same")
+    if val.classes != train.classes[: len(val.classes)]:  # Fewer is fine where classes are numbers.
+        pairs = zip_longest(val.classes, train.classes[: len(val.classes)])
+        wrong = next(name for name, expected in pairs if name != expected)
+        raise InputError(
+            f"validation has {len(val.classes)} classes, training {len(train.classes)}: {wrong!r} is not in its place"
+        )
     make = _in_memory if recipe.data.cache else _streamed
     return make(recipe, train, val, rank, world)
 

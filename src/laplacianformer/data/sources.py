@@ -3,6 +3,7 @@
 import gzip
 import os
 import struct
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 import timm.data
 from PIL import Image
 
+from laplacianformer import images
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Data
 
@@ -66,8 +68,8 @@ def _folder(root: Path, split: Split, classes: Sequence[str] | None, once: Once)
 def _listed(place: Path, class_map: dict[str, int] | None) -> Any:
     try:
         dataset = timm.data.create_dataset("", str(place), search_split=False, class_map=class_map)
-    except RuntimeError as error:
-        raise InputError(" ".join(str(error).split())) from None
+    except (RuntimeError, ValueError, AssertionError, tarfile.TarError) as error:
+        raise InputError(f"can't read {place}: {' '.join(str(error).split())}") from None
     if place.is_dir():
         _check_classes(dataset.reader, place)
     return dataset
@@ -132,8 +134,7 @@ class ReaderImages:
 
     def read(self, index: int) -> tuple[Image.Image, int]:
         file, target = self.reader[index]
-        with file, Image.open(file) as image:
-            return image.convert("RGB"), int(target)
+        return images.read(file), int(target)
 
     def name(self, index: int) -> str:
         return str(self.reader.filename(index, absolute=True))
@@ -150,7 +151,7 @@ class ItemImages:
 
     def read(self, index: int) -> tuple[Image.Image, int]:
         image, target = self.items[index]
-        return (Image.fromarray(image) if isinstance(image, np.ndarray) else image).convert("RGB"), int(target)
+        return images.read(Image.fromarray(image) if isinstance(image, np.ndarray) else image), int(target)
 
     def name(self, index: int) -> str:
         return f"{self.title}[{index}]"
@@ -166,15 +167,15 @@ def numbered(count: int | None, reader: str) -> tuple[str, ...]:
 
 
 def _digits(split: Split) -> Images:
-    """1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; every fifth of a class is held out."""
+    """1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; a fifth of each class is held out."""
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ImportError:
         raise InputError("the digits come with scikit-learn: pip install 'laplacianformer[train]'") from None
-    images, targets = load_digits().images, load_digits().target
-    images = (images * (255 / 16)).astype(np.uint8)
-    parts = train_test_split(images, targets, test_size=0.2, stratify=targets, random_state=0)
+    digits = load_digits()
+    pixels, targets = (digits.images * (255 / 16)).astype(np.uint8), digits.target
+    parts = train_test_split(pixels, targets, test_size=0.2, stratify=targets, random_state=0)
     pairs = list(zip(parts[split == "val"], parts[2 + (split == "val")], strict=True))
     return ItemImages(pairs, [str(digit) for digit in range(10)], "digits")
 
@@ -182,11 +183,11 @@ def _digits(split: Split) -> Images:
 def _idx(root: Path, split: Split) -> Images:
     """The four files of MNIST and Fashion-MNIST, plain or gzipped, in the folder or below it."""
     prefix = "train" if split == "train" else "t10k"
-    images, targets = _idx_file(root, f"{prefix}-images-idx3-ubyte"), _idx_file(root, f"{prefix}-labels-idx1-ubyte")
-    if images.ndim != 3 or targets.shape != images.shape[:1]:
-        raise InputError(f"{root}: expected as many labels as images, got {targets.shape} and {images.shape}")
+    pixels, targets = _idx_file(root, f"{prefix}-images-idx3-ubyte"), _idx_file(root, f"{prefix}-labels-idx1-ubyte")
+    if pixels.ndim != 3 or targets.shape != pixels.shape[:1]:
+        raise InputError(f"{root}: expected as many labels as images, got {targets.shape} and {pixels.shape}")
     classes = [str(index) for index in range(int(targets.max(initial=0)) + 1)]
-    return ItemImages(list(zip(images, targets, strict=True)), classes, str(root))
+    return ItemImages(list(zip(pixels, targets, strict=True)), classes, str(root))
 
 
 def _idx_file(root: Path, name: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Dtypes: what accumulates in what, and what autocast does to an op's inputs."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -35,6 +36,20 @@ def under_autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     """A block in which autocast is off."""
     return torch.autocast(device.type, enabled=False) if _autocast(device.type) else nullcontext()
+
+
+@contextmanager
+def full_products(device: torch.device) -> Iterator[None]:
+    """A block in which products of float32 on a GPU are in float32, also where the process allows TF32."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    if device.type == "cuda" and before == "tf32":
+        matmul.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        if matmul.fp32_precision != before:
+            matmul.fp32_precision = before
 
 
 def _autocast(device: str) -> bool:

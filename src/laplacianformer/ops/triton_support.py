@@ -6,7 +6,7 @@ Nothing here imports Triton until a kernel is needed.
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -26,9 +26,12 @@ TILE = 64
 # Steps of the inner loops that are unrolled; what they run over is padded to a multiple.
 UNROLL = 4
 
-# A sum is cut into parts, added up in order afterwards, until about this many programs run: some for each
-# processor of the largest GPUs. A constant and not the GPU's own number, so that bits don't depend on the GPU.
+# A sum is cut into parts, added up afterwards, until about this many programs run: some for each processor of the
+# largest GPUs. A constant and not the GPU's own number: shapes alone say how a sum is cut.
 PROGRAMS = 512
+
+# Room for the weights of the signs in backward, in bytes, both orders together.
+WEIGHTS_BYTES = 1 << 26
 
 
 def missing() -> str | None:
@@ -119,6 +122,25 @@ def rows(x_bnd: Tensor) -> Tensor:
     out = x_bnd.new_empty((batch, round_up(n, PANEL), padded), dtype=accumulation_dtype(x_bnd.dtype))
     out[:, :n, :width] = x_bnd
     return out
+
+
+def tiles(x_bnd: Tensor, y_bmd: Tensor) -> Iterator[tuple[slice, slice, slice]]:
+    """Slices of (batch, rows of x, rows of y) whose weights, padded to whole panels, fit WEIGHTS_BYTES."""
+    (batch, n, _), m = x_bnd.shape, y_bmd.shape[1]
+    if batch == 0 or n == 0 or m == 0:
+        return
+    pairs = WEIGHTS_BYTES // (2 * x_bnd.element_size())
+
+    def fitting(length: int, other: int) -> int:
+        return min(round_up(length, PANEL), max(PANEL, pairs // other // PANEL * PANEL))
+
+    columns = fitting(m, PANEL)
+    rows = fitting(n, columns)
+    matrices = max(1, pairs // (rows * columns))
+    for b in range(0, batch, matrices):
+        for i in range(0, n, rows):
+            for j in range(0, m, columns):
+                yield slice(b, b + matrices), slice(i, i + rows), slice(j, j + columns)
 
 
 def matrices(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -16,6 +16,7 @@ from timm.loss import SoftTargetCrossEntropy
 from timm.utils import ModelEmaV3, distribute_bn
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.data import NO_LABEL, Batch, Corrupt, Loaders, mix, open_loaders, seed_all
@@ -132,11 +133,13 @@ class Training:
         if not self.everywhere(loss.isfinite()):
             self.stop_not_finite(images)
         self.fabric.backward(loss)
-        limit = self.recipe.optimise.clip_norm or float("inf")
-        norm = self.fabric.clip_gradients(self.model, self.optimiser, max_norm=limit, error_if_nonfinite=False)
-        norm = sharding.whole(cast(Tensor, norm))
-        if not norm.isfinite():
+        parameters = [parameter for parameter in self.bare.parameters() if parameter.grad is not None]
+        total = get_total_norm([cast(Tensor, parameter.grad) for parameter in parameters])
+        norm = sharding.whole(total)
+        if not norm.isfinite():  # Looked at before clipping, which would spread it to every gradient.
             self.stop_not_finite()
+        if self.recipe.optimise.clip_norm:
+            clip_grads_with_norm_(parameters, self.recipe.optimise.clip_norm, total)
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.step += 1
@@ -258,6 +261,7 @@ class Training:
             "average": sharding.model_state(average, sharded=self.sharded) if average is not None else None,
             "optimiser": sharding.optimiser_state(self.bare, self.raw_optimiser, sharded=self.sharded),
             "sums": self.sums,
+            "seconds": self.seconds,
             "accuracy": [self.accuracy, self.best],
             "recipe": as_yaml(self.recipe),
             "classes": list(self.loaders.classes),
@@ -269,5 +273,5 @@ class Training:
         if self.average is not None:
             sharding.load_model_state(self.average.module, state["average"], sharded=self.sharded)
         sharding.load_optimiser_state(self.bare, self.raw_optimiser, state["optimiser"], sharded=self.sharded)
-        self.step, self.sums = state["step"], state["sums"]
+        self.step, self.sums, self.seconds = state["step"], state["sums"], state["seconds"]
         self.accuracy, self.best = state["accuracy"]

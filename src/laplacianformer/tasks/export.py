@@ -11,7 +11,7 @@ import laplacianformer
 from laplacianformer.recipes import Recipe, as_yaml
 from laplacianformer.tasks.checkpoint import writing
 from laplacianformer.tasks.parts import create_model
-from laplacianformer.weights import save_weights
+from laplacianformer.weights import FORBIDDEN, save_weights
 
 
 def export(
@@ -21,7 +21,7 @@ def export(
     taken = {key: getattr(recipe.data, key) for key in ("size", "mean", "std", "interpolation", "crop_pct")}
     metadata = {
         "architecture": recipe.model.name,
-        "model_args": json.dumps({**recipe.model.args, "num_classes": len(classes)}),
+        "model_args": json.dumps({**_lasting(recipe.model.args), "num_classes": len(classes)}),
         "input": json.dumps(taken),
         "recipe": as_yaml(recipe),
         "metrics": json.dumps(scores),
@@ -34,6 +34,11 @@ def export(
     model.load_state_dict(state)
     with writing(path):
         save_weights(path, model, classes=classes, metadata=metadata)
+
+
+def _lasting(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what only said where the first weights came from."""
+    return {name: value for name, value in args.items() if name not in FORBIDDEN}
 
 
 def commit() -> str:

@@ -25,5 +25,8 @@ def data_overrides(data: str | None) -> list[str]:
         return []
     reader, colon, root = data.partition(":")
     if not colon or Path(data).exists():
-        return [f"data.root={json.dumps(data)}"]
-    return [f"data.reader={json.dumps(reader)}", *([f"data.root={json.dumps(root)}"] if root else [])]
+        return [f"data.root={json.dumps(data, ensure_ascii=False)}"]
+    return [
+        f"data.reader={json.dumps(reader, ensure_ascii=False)}",
+        *([f"data.root={json.dumps(root, ensure_ascii=False)}"] if root else []),
+    ]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops.laplacian_kernel import reference
+from laplacianformer.ops import triton_support
+from laplacianformer.ops.laplacian_kernel.triton import weights_like
 from tests.ops.helpers import DTYPES, assert_matches, gradients, laplacian, layouts, leaves
 
 # Rows of a panel beyond the last hold anything; numpy, which the interpreter computes with, warns about it.
@@ -99,10 +100,24 @@ def test_same_inputs_give_the_same_bits():
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_the_gradient_in_several_tiles_of_bounded_memory(monkeypatch):
-    """No buffer of weights is larger than the bound, whatever N and M are."""
-    inputs = leaves((2, 9, 3), (2, 7, 3), (2, 7, 2))
-    whole = gradients(product, inputs, torch.ones(2, 9, 2))
-    monkeypatch.setattr(reference, "CPU_TILE_BYTES", 2 * 8 * 30)  # 30 pairs and fewer
-    for a, b in zip(gradients(product, inputs, torch.ones(2, 9, 2)), whole, strict=True):
+def test_the_gradient_in_several_tiles(monkeypatch):
+    inputs = leaves((2, 130, 3), (2, 129, 3), (2, 129, 2))
+    whole = gradients(product, inputs, torch.ones(2, 130, 2))
+    monkeypatch.setattr(triton_support, "WEIGHTS_BYTES", 1)  # One panel by one panel of one matrix.
+    for a, b in zip(gradients(product, inputs, torch.ones(2, 130, 2)), whole, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 3136, 49), (8192, 16, 16), (1, 1 << 18, 1 << 18), (1, 1 << 20, 1 << 20), (1, 1, 1 << 22)]
+)
+def test_weights_take_bounded_memory(shape):
+    """Whatever N and M are, and every pair is in one tile."""
+    batch, n, m = shape
+    x, y = torch.empty(batch, n, 1, device="meta"), torch.empty(batch, m, 1, device="meta")
+    pairs = 0
+    for b, i, j in triton_support.tiles(x, y):
+        buffers = weights_like(x[b, i], y[b, j])
+        assert sum(t.numel() * t.element_size() for t in buffers) <= triton_support.WEIGHTS_BYTES
+        pairs += x[b].shape[0] * x[:, i].shape[1] * y[:, j].shape[1]
+    assert pairs == batch * n * m

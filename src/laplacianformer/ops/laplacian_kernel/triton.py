@@ -11,7 +11,6 @@ import triton.language as tl
 from torch import Tensor
 
 from laplacianformer.ops import triton_support as support
-from laplacianformer.ops.laplacian_kernel.reference import tiles
 from laplacianformer.ops.precision import accumulation_dtype
 from laplacianformer.ops.triton_support import check as check
 
@@ -35,7 +34,7 @@ def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
 def backward(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     grad_bnm, x_bnd, y_bmd, out_bnm = support.matrices(grad, x, y, out)
     dx, dy = zeros(x_bnd), zeros(y_bmd)
-    for batch, rows, columns in tiles(dx, dy, width=2):
+    for batch, rows, columns in support.tiles(dx, dy):
         weights = weights_like(dx[batch, rows], dy[batch, columns])
         multiply(grad_bnm[batch, rows, columns], out_bnm[batch, rows, columns], *weights)
         add_sign_products(*weights, x_bnd[batch, rows], y_bmd[batch, columns], dx[batch, rows], dy[batch, columns])

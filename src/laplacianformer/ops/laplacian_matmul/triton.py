@@ -9,7 +9,6 @@ import triton.language as tl
 from torch import Tensor
 
 from laplacianformer.ops import triton_support as support
-from laplacianformer.ops.laplacian_kernel.reference import tiles
 from laplacianformer.ops.laplacian_kernel.triton import (
     PANEL,
     add_sign_products,
@@ -40,7 +39,7 @@ def backward(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float) -
     grad_bnv, x_bnd, y_bmd, values_bmv = (t.contiguous() for t in support.matrices(grad, x, y, values))
     dvalues = _product(support.panels(y_bmd), support.panels(x_bnd), grad_bnv, y_bmd.shape[1], scale)
     dx, dy = zeros(x_bnd), zeros(y_bmd)
-    for batch, rows, columns in tiles(dx, dy, width=2) if values.shape[-1] else ():
+    for batch, rows, columns in support.tiles(dx, dy) if values.shape[-1] else ():
         x_tile, y_tile = x_bnd[batch, rows], y_bmd[batch, columns]
         weights = weights_like(dx[batch, rows], dy[batch, columns])
         _weigh(x_tile, y_tile, grad_bnv[batch, rows], values_bmv[batch, columns], *weights, scale)
@@ -79,7 +78,7 @@ def _weigh(x: Tensor, y: Tensor, grad: Tensor, values: Tensor, by_n: Tensor, by_
 
 def threads(block: int, dtype: torch.dtype) -> dict[str, object]:
     """One configuration for each tile: others would add in another order."""
-    wide = block == support.PANEL
+    wide = block == support.PANEL or dtype == torch.float64  # Else float64 spills on sm_80.
     common = {"PRECISION": support.input_precision(dtype), "num_stages": 1, "enable_fp_fusion": True}
     return common | {"THREADS_N": 16, "THREADS_M": 16 if wide else 8, "num_warps": 8 if wide else 4}
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import register_flop_formula
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.newton_schulz import reference
-from laplacianformer.ops.precision import accumulation_dtype, under_autocast, without_autocast
+from laplacianformer.ops.precision import accumulation_dtype, full_products, under_autocast, without_autocast
 
 Start = Literal["transpose", "identity"]
 Gradient = Literal["exact", "implicit"]
@@ -92,7 +92,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
         dw = _inverse_backward(grad, saved, ctx.iterations, ctx.eps, ctx.start, ctx.backend)
     else:
         x = saved.mT.to(accumulation_dtype(saved.dtype))
-        with without_autocast(x.device):
+        with without_autocast(x.device), full_products(x.device):
             dw = -(x @ grad.to(x.dtype) @ x).to(saved.dtype)
     return dw, None, None, None, None, None
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from laplacianformer.ops import triton_support as support
 from laplacianformer.ops.newton_schulz import reference
+from laplacianformer.ops.precision import full_products
 from laplacianformer.ops.triton_support import check as check
 
 LARGEST = 128
@@ -19,7 +20,8 @@ LARGEST = 128
 @support.on_its_device
 def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     if _large(w):
-        return reference.forward(w, iterations, eps, start)
+        with full_products(w.device):
+            return reference.forward(w, iterations, eps, start)
     a_bmm = reference.regularised(support.matrices(w)[0], eps)
     iterates = _iterates(_padded(a_bmm), _padded(reference.first(a_bmm, start)), iterations, keep=2)
     return _unpadded(iterates[:, iterations % 2], w)
@@ -28,12 +30,14 @@ def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
 @support.on_its_device
 def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     if _large(w):
-        return reference.backward(grad, w, iterations, eps, start)
+        with full_products(w.device):
+            return reference.backward(grad, w, iterations, eps, start)
     grad_bmm, w_bmm = support.matrices(grad, w)
     a_bmm = reference.regularised(w_bmm, eps)
     a, first = _padded(a_bmm), _padded(reference.first(a_bmm, start))
     iterates = _iterates(a, first, iterations - 1, keep=iterations)
-    # The gradients of X and of A, and room for three products.
+    # The gradients of X and of A, and room for three products. Between products, matrices pass through memory (that
+    # is, the cache): whole ones of 64 rows spill in the adjoint.
     work = torch.stack([_padded(grad_bmm.to(a.dtype)), *[torch.zeros_like(a)] * 4], dim=1)
     if len(a):
         _adjoint[(len(a),)](a, iterates, work, iterations, **tiling(a.shape[-1]))
