@@ -102,6 +102,12 @@ def test_idx_files_are_read_wherever_they_lie(tmp_path: Path, packed: bool) -> N
         open_images(Data(reader="idx", root=str(tmp_path)), "val")
 
 
+def test_a_gzipped_idx_file_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(b"no gzip")
+    with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a whole idx file"):
+        open_images(Data(reader="idx", root=str(tmp_path)), "val")
+
+
 def test_readers_of_timm_that_are_not_there_are_one_line(tmp_path: Path) -> None:
     for reader in ("torch/cifar10", "torch/nothing"):
         with pytest.raises(InputError, match=f"can't open {reader}") as error:
@@ -257,3 +263,6 @@ def test_webdatasets_give_the_same_batches_again_and_from_the_middle(tmp_path: P
         assert torch.equal(batch.images, other.images)
         assert torch.equal(batch.targets, other.targets)
     assert sum(len(batch.targets) for batch in loaders.val) == 12
+    shares = [[int(label) for batch in open_loaders(given, rank, 2).val for label in batch.targets] for rank in (0, 1)]
+    assert sorted(shares[0] + shares[1]) == sorted(4 * [0, 1, 2])  # each image once, however few the shards
+    assert len(shares[0]) == len(shares[1])

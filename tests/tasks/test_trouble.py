@@ -65,6 +65,17 @@ def test_a_run_names_the_gradient_that_is_not_finite(tmp_path: Path, monkeypatch
         classification.train(helpers.tiny(tmp_path, optimise={"clip_norm": 1.0}), tmp_path / "run")
 
 
+def test_mixup_of_an_odd_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"mixup needs an even batch a process: optimise.batch_size=5 is 5"):
+        classification.train(helpers.tiny(tmp_path, optimise={"batch_size": 5}), tmp_path / "run")
+
+
+def test_an_unknown_augmentation_is_one_line(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path, data={"cache": False}, augment={"crop_padding": 0, "rand_augment": "rubbish"})
+    with pytest.raises(InputError, match=r"augment.rand_augment=rubbish can't be used"):
+        classification.train(recipe, tmp_path / "run")
+
+
 def test_a_cpu_that_dies_in_bfloat16_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trouble, "BFLOAT16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     with pytest.raises(InputError, match=r"ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):

@@ -76,7 +76,10 @@ def _iterable(recipe: Recipe, rank: int, world: int) -> Loaders:
         raise InputError(f"{data.reader} gives images in its own order: data.cache and data.repeats don't work with it")
     create: Callable[[int], Any] = lambda seed: open_iterable(data, "train", seed, batch_size // world)  # noqa: E731
     order = Order(samples_of(create(0), data), batch_size, recipe.run.seed, 1, rank, world)
-    held_out = InTheirOrder(open_iterable(data, "val", 0, batch_size // world), evaluation_transform(data), 0)
+    val = open_iterable(data, "val", 0, batch_size // world)
+    # timm would cut the shards by process and drop what is left over: each process reads all, and takes its share.
+    val.reader.dist_rank, val.reader.dist_num_replicas = 0, 1
+    held_out = InTheirOrder(val, evaluation_transform(data), 0, share=(rank, world))
     evaluation: DataLoader[Any] = DataLoader(held_out, batch_size // world, collate_fn=collate)
     classes = numbered(data.num_classes, data.reader)
     return Loaders(IterableTraining(create, order, data, recipe.augment), evaluation, classes)

@@ -4,6 +4,7 @@ import gzip
 import os
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -194,12 +195,12 @@ def _idx_file(root: Path, name: str) -> np.ndarray:
     found = [*root.rglob(name), *root.rglob(f"{name}.gz")]
     if not found:
         raise InputError(f"{root} has no {name} or {name}.gz")
-    content = gzip.decompress(found[0].read_bytes()) if found[0].suffix == ".gz" else found[0].read_bytes()
     try:
+        content = gzip.decompress(found[0].read_bytes()) if found[0].suffix == ".gz" else found[0].read_bytes()
         zero, kind, rank = struct.unpack_from(">HBB", content)
         shape = struct.unpack_from(f">{rank}I", content, 4)
         pixels = np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
-    except (struct.error, ValueError):
+    except (struct.error, ValueError, EOFError, gzip.BadGzipFile, zlib.error):
         raise InputError(f"{found[0]} is not a whole idx file") from None
     if (zero, kind) != (0, 8):
         raise InputError(f"{found[0]} is not an idx file of bytes")

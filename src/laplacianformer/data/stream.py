@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from laplacianformer.data.batch import NO_LABEL, Batch
 from laplacianformer.data.order import Order, mix, seed_all
 from laplacianformer.data.sources import Images
+from laplacianformer.errors import InputError
 from laplacianformer.recipes import Augment, Data
 
 ATTEMPTS = 100  # neighbours tried in place of an unreadable image before a black one stands in
@@ -18,19 +19,22 @@ Sample = tuple[Tensor, int, tuple[str, ...]]
 
 
 def training_transform(data: Data, augment: Augment) -> Callable[[Any], Tensor]:
-    return create_transform(
-        data.size,
-        is_training=True,
-        scale=augment.scale,
-        hflip=augment.flip,
-        color_jitter=augment.color_jitter or None,
-        auto_augment=augment.rand_augment,
-        interpolation=data.interpolation,
-        mean=data.mean,
-        std=data.std,
-        re_prob=augment.erase,
-        re_mode="pixel",
-    )
+    try:
+        return create_transform(
+            data.size,
+            is_training=True,
+            scale=augment.scale,
+            hflip=augment.flip,
+            color_jitter=augment.color_jitter or None,
+            auto_augment=augment.rand_augment,
+            interpolation=data.interpolation,
+            mean=data.mean,
+            std=data.std,
+            re_prob=augment.erase,
+            re_mode="pixel",
+        )
+    except (AssertionError, ValueError) as error:
+        raise InputError(f"augment.rand_augment={augment.rand_augment} can't be used: {error}") from None
 
 
 def evaluation_transform(data: Data) -> Callable[[Any], Tensor]:
@@ -143,14 +147,21 @@ def worker_options(data: Data) -> dict[str, Any]:
 
 
 class InTheirOrder(IterableDataset[Sample]):
-    """One pass over a timm data set. What is random about a sample depends on the pass, the worker and its number."""
+    """One pass over a timm data set. What is random about a sample depends on the pass, the worker and its number.
 
-    def __init__(self, dataset: Any, transform: Callable[[Any], Tensor], seed: int) -> None:
-        self.dataset, self.transform, self.seed = dataset, transform, seed
+    `share` = (rank, world) gives every world-th sample; the data set itself must then give all of them.
+    """
+
+    def __init__(
+        self, dataset: Any, transform: Callable[[Any], Tensor], seed: int, share: tuple[int, int] = (0, 1)
+    ) -> None:
+        self.dataset, self.transform, self.seed, self.share = dataset, transform, seed, share
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
         for number, (image, target) in enumerate(self.dataset):
+            if number % self.share[1] != self.share[0]:
+                continue
             seed_all(mix(self.seed, worker.id if worker else 0, number))
             yield self.transform(image.convert("RGB")), int(target), ()
 

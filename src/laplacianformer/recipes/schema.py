@@ -80,7 +80,7 @@ class Optimise:
 
 @checked
 class Run:
-    """How it is run. Only seed and precision change the result."""
+    """How it is run. The seed, the precision and the number of processes change the result."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     precision: Literal["float32", "bfloat16"] = "float32"

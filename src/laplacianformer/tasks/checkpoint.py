@@ -14,7 +14,8 @@ from laplacianformer.files import replacing
 from laplacianformer.recipes import Recipe, as_yaml
 
 NAME = "checkpoint.pt"
-# What may differ between a run and its continuation: nothing of it changes the result.
+# What may differ between a run and its continuation. The number of processes changes what is random in a step, so
+# only with the same number are results the same.
 FREE = {"data": ("root", "workers"), "run": ("accelerator", "devices", "num_nodes", "checkpoint_steps", "tensorboard")}
 
 

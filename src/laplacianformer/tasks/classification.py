@@ -54,7 +54,16 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False) -> Result:
         trouble.try_bfloat16_on_cpu()
 
     def once(make: Any) -> Any:
-        return fabric.broadcast(make() if fabric.is_global_zero else None)
+        found = None
+        if fabric.is_global_zero:
+            try:
+                found = make()
+            except InputError as error:
+                found = error
+        found = fabric.broadcast(found)
+        if isinstance(found, InputError):  # In every process, or the others would wait for the first.
+            raise found
+        return found
 
     loaders = open_loaders(recipe, fabric.global_rank, fabric.world_size, once)
     return Training(recipe, output, fabric, loaders, resume=resume).run()
@@ -80,15 +89,15 @@ class Training:
         self.raw_optimiser = parts.create_optimiser(self.bare, recipe.optimise)
         self.schedule = parts.create_schedule(self.raw_optimiser, recipe.optimise, self.steps_an_epoch)
         self.optimiser: Any = fabric.setup_optimizers(self.raw_optimiser)
-        self.mixup = parts.create_mixup(recipe, len(loaders.classes))
+        self.mixup = parts.create_mixup(recipe, len(loaders.classes), fabric.world_size)
         self.corrupt = Corrupt(recipe.data.corrupt_limit)
 
         self.step = 0
         self.sums = torch.zeros(4, dtype=torch.float64)  # loss, accuracy, gradient norm, steps since the last row
         self.accuracy = self.best = 0.0  # on held-out images
+        self.seconds = 0.0  # of training steps since the last row
         if resume and checkpoint.exists(output):
             self.restore(checkpoint.load(output))
-        self.seconds = 0.0  # of training steps since the last row
         self.metrics: Metrics | None = None  # of the first process
         self.report = Report(recipe, self.steps, self.step, active=fabric.is_global_zero)
 

@@ -82,8 +82,12 @@ def create_schedule(optimiser: torch.optim.Optimizer, optimise: Optimise, steps_
     )
 
 
-def create_mixup(recipe: Recipe, num_classes: int) -> Mixup | None:
-    augment = recipe.augment
+def create_mixup(recipe: Recipe, num_classes: int, world: int) -> Mixup | None:
+    augment, batch_size = recipe.augment, recipe.optimise.batch_size
     if not (augment.mixup or augment.cutmix):
         return None
+    if batch_size // world % 2:
+        raise InputError(
+            f"mixup needs an even batch a process: optimise.batch_size={batch_size} is {batch_size // world}"
+        )
     return Mixup(augment.mixup, augment.cutmix, label_smoothing=augment.label_smoothing, num_classes=num_classes)
