@@ -58,18 +58,26 @@ def save_weights(
         dtype: of the parameters in the file, e.g. torch.float16. Buffers, a few statistics, stay as they are.
     """
     path = Path(path)
-    stated = {**_own_metadata(model), "classes": json.dumps(list(classes)), **metadata}
-    wrong = [key for key, value in stated.items() if not isinstance(value, str)]
-    if wrong:
-        raise TypeError(f"metadata of weights must be text, got other types for {', '.join(wrong)}")
+    stated = checked_metadata(path, model, classes, metadata)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    _check(path, stated, tensors)  # a file that can't be read back is not written
     if dtype is not None:
         for name, parameter in model.named_parameters():
             tensors[name] = _converted(name, parameter.detach().cpu(), dtype)
     data = safetensors.torch.save(tensors, stated)
     with replacing(path) as file:
         file.write(data)
+
+
+def checked_metadata(
+    path: Path, model: nn.Module, classes: Sequence[str], metadata: Mapping[str, str]
+) -> dict[str, str]:
+    """What `save_weights` would write, or its error: a file that can't be read back is not written."""
+    stated = {**_own_metadata(model), "classes": json.dumps(list(classes)), **metadata}
+    wrong = [key for key, value in stated.items() if not isinstance(value, str)]
+    if wrong:
+        raise TypeError(f"metadata of weights must be text, got other types for {', '.join(wrong)}")
+    _check(path, stated, model.state_dict())
+    return stated
 
 
 def load_weights(path: Path | str) -> Weights:

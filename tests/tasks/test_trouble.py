@@ -1,5 +1,6 @@
 """What is said when numbers stop being finite, or a CPU can't do what it announces."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,15 @@ def test_a_run_names_the_gradient_that_is_not_finite(tmp_path: Path, monkeypatch
     monkeypatch.setattr(classification.parts, "create_model", sick)
     with pytest.raises(InputError, match=r"gradient of head\.weight is not"):
         classification.train(helpers.tiny(tmp_path, optimise={"clip_norm": 1.0}), tmp_path / "run")
+
+
+def test_weights_that_could_not_be_written_are_refused_before_training(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path)
+    loaders = dataclasses.replace(classification.open_loaders(recipe), classes=("same", "same", "other"))
+    fabric = classification.parts.create_engine(recipe.run)
+    with pytest.raises(InputError, match="2 different class names for a model with 3 outputs"):
+        classification.Training(recipe, tmp_path / "run", fabric, loaders, resume=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_mixup_of_an_odd_batch_is_refused(tmp_path: Path) -> None:

@@ -23,8 +23,7 @@ from laplacianformer.data import NO_LABEL, Batch, Corrupt, Loaders, mix, open_lo
 from laplacianformer.diagnose import diagnose
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Recipe, as_yaml
-from laplacianformer.tasks import checkpoint, parts, sharding, trouble
-from laplacianformer.tasks.export import export
+from laplacianformer.tasks import checkpoint, export, parts, sharding, trouble
 from laplacianformer.tasks.metrics import Metrics
 from laplacianformer.tasks.report import Report
 
@@ -79,6 +78,8 @@ class Training:
         self.sharded = recipe.run.strategy == "fsdp"
         seed_all(mix(recipe.run.seed, 4))
         self.bare = parts.create_model(recipe, len(loaders.classes))
+        self.weights = output / "model.safetensors"
+        export.check(self.weights, self.bare, recipe, loaders.classes)
         decay = recipe.optimise.ema_decay
         self.average = ModelEmaV3(self.bare, decay, use_warmup=True, foreach=not self.sharded) if decay else None
         self.model = fabric.setup_module(self.bare)
@@ -118,13 +119,12 @@ class Training:
                     self.after_step(batch)
         if self.metrics is not None:
             self.metrics.close()
-        weights = self.output / "model.safetensors"
         state = sharding.model_state(self.evaluated, sharded=self.sharded)
         if self.fabric.is_global_zero:
             scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": self.step}
-            export(weights, state, self.recipe, self.loaders.classes, scores)
+            export.export(self.weights, state, self.recipe, self.loaders.classes, scores)
         self.fabric.barrier()
-        result = Result(self.output, weights, self.accuracy, self.best, self.step, time.monotonic() - started)
+        result = Result(self.output, self.weights, self.accuracy, self.best, self.step, time.monotonic() - started)
         self.report.table(result)
         return result
 

@@ -7,19 +7,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 import laplacianformer
 from laplacianformer.recipes import Recipe, as_yaml
 from laplacianformer.tasks.checkpoint import writing
 from laplacianformer.tasks.parts import create_model
-from laplacianformer.weights import FORBIDDEN, save_weights
+from laplacianformer.weights import FORBIDDEN, checked_metadata, save_weights
 
 
 def export(
     path: Path, state: Mapping[str, Any], recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]
 ) -> None:
     """Write these weights. Recipe, metrics, commit, date and version go into the metadata."""
+    model = create_model(recipe, len(classes))
+    model.load_state_dict(state)
+    with writing(path):
+        save_weights(path, model, classes=classes, metadata=_metadata(recipe, classes, scores))
+
+
+def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) -> None:
+    """Raise what `export` would raise, before the run and not after it."""
+    checked_metadata(path, model, classes, _metadata(recipe, classes, {}))
+
+
+def _metadata(recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]) -> dict[str, str]:
     taken = {key: getattr(recipe.data, key) for key in ("size", "mean", "std", "interpolation", "crop_pct")}
-    metadata = {
+    return {
         "architecture": recipe.model.name,
         "model_args": json.dumps({**_lasting(recipe.model.args), "num_classes": len(classes)}),
         "input": json.dumps(taken),
@@ -30,10 +44,6 @@ def export(
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "version": laplacianformer.__version__,
     }
-    model = create_model(recipe, len(classes))
-    model.load_state_dict(state)
-    with writing(path):
-        save_weights(path, model, classes=classes, metadata=metadata)
 
 
 def _lasting(args: Mapping[str, Any]) -> dict[str, Any]:
