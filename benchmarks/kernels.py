@@ -224,11 +224,14 @@ def draw_rivals(axis: Any, rows: list[dict[str, Any]]) -> None:
         heights = [row[phase]["times"].get(name, {}).get("median_ms", math.nan) for row, phase in bars]
         if not all(map(math.isnan, heights)):
             axis.bar([b + 0.18 * i for b in range(len(bars))], heights, 0.17, label=name, color=colour)
-    labels = [f"{row['what']} d={row['d']} x{row['threads']}\n{phase.replace('_', ' + ')}" for row, phase in bars]
+    labels = [
+        f"{row['what']} d={row['d']}, {row['threads']} threads\n{phase.replace('_', ' + ')}" for row, phase in bars
+    ]
     axis.set_xticks([b + 0.3 for b in range(len(bars))], labels, rotation=90, fontsize=7)
-    axis.set(yscale="log", ylabel="ms", title="B*H = 8, N = 3136, M = 49, float32")
+    axis.set(yscale="log", ylabel="ms")
+    axis.set_title("B*H = 8, N = 3136, M = 49, float32", pad=24)
     axis.set_yticks([2, 5, 10, 20, 50])
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, ncols=len(COLOURS), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
 
 
 def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
