@@ -102,10 +102,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="large tiles in their first configuration only")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the CSV (default: results/triton)")
     arguments = parser.parse_args()
-    rows = []
+    rows, origin = [], provenance() | {"triton": triton.__version__}
     for architecture in arguments.architectures:
         for one in cases("ieee" if architecture.startswith("gfx") else "tf32x3", arguments.quick):
-            rows.append(measure(one, architecture) | provenance() | {"triton": triton.__version__})
+            rows.append(measure(one, architecture) | origin)
             print(".", end="", file=sys.stderr, flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     with (arguments.output / "sass.csv").open("w", newline="") as file:
