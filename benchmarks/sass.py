@@ -16,7 +16,6 @@ for AMD. Kernels without such a loop, all matrix products or copies, have regist
 
 import argparse
 import csv
-import os
 import re
 import subprocess
 import sys
@@ -27,24 +26,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Before Triton is imported: it compiles, into a cache of its own, and looks for no GPU.
-os.environ.pop("TRITON_INTERPRET", None)
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-_CACHE = tempfile.TemporaryDirectory()
-os.environ["TRITON_CACHE_DIR"] = _CACHE.name
+import ahead_of_time
+import torch
+import triton
+from provenance import provenance
+from rich.console import Console
+from rich.table import Table
 
-import torch  # noqa: E402
-import triton  # noqa: E402
-from provenance import provenance  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource, CompiledKernel  # noqa: E402
-
-from laplacianformer.ops import triton_support as support  # noqa: E402
-from laplacianformer.ops.laplacian_kernel import triton as kernels  # noqa: E402
-from laplacianformer.ops.laplacian_matmul import triton as products  # noqa: E402
-from laplacianformer.ops.newton_schulz import triton as inverses  # noqa: E402
+from laplacianformer.ops import triton_support as support
+from laplacianformer.ops.laplacian_kernel import triton as kernels
+from laplacianformer.ops.laplacian_matmul import triton as products
+from laplacianformer.ops.newton_schulz import triton as inverses
 
 RESULTS = Path(__file__).parent.parent / "results" / "triton"
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")
@@ -121,8 +113,8 @@ def measure(one: Case, architecture: str) -> Row:
     row |= {"useful": "", "arithmetic": "", "per_pair": "", "shared": compiled.metadata.shared}
     if architecture.startswith("gfx"):
         assembly = compiled.asm["amdgcn"]
-        number = lambda field: int(re.search(rf"\.{field}:\s*(\d+)", assembly).group(1))  # noqa: E731
-        return row | {"registers": number("vgpr_count"), "stack": number("vgpr_spill_count")}
+        fields = {name: int(value) for name, value in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s*(\d+)", assembly)}
+        return row | {"registers": fields["vgpr_count"], "stack": fields["vgpr_spill_count"]}
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
@@ -134,17 +126,15 @@ def measure(one: Case, architecture: str) -> Row:
     return row | {"registers": int(registers), "stack": int(stack)}
 
 
-def build(one: Case, architecture: str) -> CompiledKernel:
+def build(one: Case, architecture: str) -> Any:
     names = one.kernel.arg_names
     signature = {name: "constexpr" if name in one.constants else kind(name) for name in names}
     # What the launcher would find: pointers and strides of padded buffers are multiples of 16.
     aligned = [i for i, name in enumerate(names) if signature[name] == "*fp32" or name.endswith("_batch")]
     attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
-    source = ASTSource(fn=one.kernel, signature=signature, constexprs=one.constants, attrs=attributes)
-    amd = architecture.startswith("gfx")
-    target = GPUTarget("hip", architecture, 64) if amd else GPUTarget("cuda", int(architecture), 32)
     options = {"num_warps": one.num_warps, "num_stages": 1, "enable_fp_fusion": True}
-    return triton.compile(source, target=target, options=options)
+    source = {"fn": one.kernel, "signature": signature, "constexprs": one.constants, "attrs": attributes}
+    return ahead_of_time.compiled(architecture, options, **source)
 
 
 def kind(argument: str) -> str:

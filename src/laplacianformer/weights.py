@@ -162,7 +162,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
     except SafetensorError as error:
         raise InputError(f"{path} is not a whole safetensors file ({error}): copy or export it again") from None
 

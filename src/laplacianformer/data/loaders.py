@@ -1,6 +1,6 @@
 """From a recipe to the batches of training and evaluation."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -74,7 +74,10 @@ def _iterable(recipe: Recipe, rank: int, world: int) -> Loaders:
     data, batch_size = recipe.data, recipe.optimise.batch_size
     if data.cache or data.repeats > 1:
         raise InputError(f"{data.reader} gives images in its own order: data.cache and data.repeats don't work with it")
-    create: Callable[[int], Any] = lambda seed: open_iterable(data, "train", seed, batch_size // world)  # noqa: E731
+
+    def create(seed: int) -> Any:
+        return open_iterable(data, "train", seed, batch_size // world)
+
     order = Order(samples_of(create(0), data), batch_size, recipe.run.seed, 1, rank, world)
     val = open_iterable(data, "val", 0, batch_size // world)
     # timm would cut the shards by process and drop what is left over: each process reads all, and takes its share.

@@ -65,10 +65,12 @@ def zeros(x_bnd: Tensor) -> Tensor:
 def weights_like(x_bnd: Tensor, y_bmd: Tensor) -> tuple[Tensor, Tensor]:
     """Room for an N x M matrix as panels of columns of x for each row of y, and the other way round."""
     (batch, n, _), m = x_bnd.shape, y_bmd.shape[1]
-    return tuple(
-        x_bnd.new_empty(batch, triton.cdiv(long, support.PANEL), support.round_up(short, support.TILE), support.PANEL)
-        for long, short in ((n, m), (m, n))
-    )  # type: ignore[return-value]
+
+    def panels(long: int, short: int) -> Tensor:
+        shape = triton.cdiv(long, support.PANEL), support.round_up(short, support.TILE), support.PANEL
+        return x_bnd.new_empty(batch, *shape)
+
+    return panels(n, m), panels(m, n)
 
 
 def multiply(grad: Tensor, out: Tensor, by_n: Tensor, by_m: Tensor) -> None:
