@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="laplacianformer", description="Vision backbones with Laplacian attention.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
-    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict):
+    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict, _add_detect):
         add(commands)
 
     parsed = parser.parse_args(arguments)
@@ -59,13 +59,14 @@ def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     train = commands.add_parser(
         "train",
-        help="train a classifier from a recipe",
+        help="train a classifier or a detector from a recipe",
         description="Trains as a recipe says: one inside the package, or a .yaml file. Under torchrun or SLURM the "
         "same command runs on all processes. A run that was killed goes on with --resume.",
         epilog="""examples:
   laplacianformer train --recipe digits
   laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 optimise.epochs=5
   laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 --resume
+  laplacianformer train --recipe shapes-maskrcnn
   torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet-tiny --data imagenet/""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -118,16 +119,49 @@ or if something else that was given can't be used""",
     predict.set_defaults(run=_predict)
 
 
+def _add_detect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    detect = commands.add_parser(
+        "detect",
+        help="find objects in pictures",
+        description="Draws boxes, masks, labels and scores on a copy of each picture, and writes detections.json with "
+        "boxes in pixels and masks as COCO's run lengths.",
+        epilog="""examples:
+  laplacianformer detect --weights runs/shapes-maskrcnn/model.safetensors pictures/
+  laplacianformer detect --weights detector.safetensors street.jpg 'holiday/*.jpg' --threshold 0.7 --output found
+
+exit code: 0; 1 if some pictures could not be read (each is named, the others are drawn); 2 if none could,
+or if something else that was given can't be used""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    detect.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders (searched through) or patterns")
+    detect.add_argument("--weights", type=Path, required=True, metavar="FILE", help="weights file of a detector")
+    detect.add_argument(
+        "--threshold", type=_share, default=0.5, metavar="SCORE", help="least score shown (default: %(default)s)"
+    )
+    detect.add_argument(
+        "--output",
+        type=Path,
+        default=Path("runs/detect"),
+        metavar="DIR",
+        help="folder written to (default: %(default)s)",
+    )
+    _add_device(detect)
+    detect.set_defaults(run=_detect)
+
+
 def _add_eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     evaluate = commands.add_parser(
         "eval",
         help="accuracy and speed of weights on labelled pictures",
         description="Prints top-1 and top-5 (with six classes or more), the accuracy of each class and images per "
-        "second, and writes them to eval.json, with a picture of the confusions, confusion.png.",
+        "second, and writes them to eval.json, with a picture of the confusions, confusion.png. For a detector: COCO's "
+        "twelve numbers of boxes and masks, and a picture of what was found, detections.png.",
         epilog="""examples:
   laplacianformer eval --weights runs/demo/model.safetensors --data digits/test
   laplacianformer eval --weights nano.safetensors --data imagenet/ --split validation --workers 8
   laplacianformer eval --weights nano.safetensors --data torch/cifar10:downloads
+  laplacianformer eval --weights detector.safetensors --data coco/
+  laplacianformer eval --weights runs/shapes-maskrcnn/model.safetensors --data shapes
 
 The names of the class folders must be those of the weights.
 exit code: 0; 1 if some pictures could not be read (each is named and not counted); 2 for input that can't be used""",
@@ -199,6 +233,18 @@ def _predict(arguments: argparse.Namespace) -> int:
     )
 
 
+def _detect(arguments: argparse.Namespace) -> int:
+    from laplacianformer import detect
+
+    return detect.run(
+        arguments.images,
+        file=arguments.weights,
+        threshold=arguments.threshold,
+        output=arguments.output,
+        device=arguments.device,
+    )
+
+
 def _eval(arguments: argparse.Namespace) -> int:
     from laplacianformer import evaluate
 
@@ -224,6 +270,16 @@ def _positive(text: str) -> int:
 
 def _count(text: str) -> int:
     return 0 if text == "0" else _positive(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return share
 
 
 def _place(text: str) -> tuple[float, float]:

@@ -54,6 +54,7 @@ def _train(output: Path) -> Trained:
         raise InputError(f"training needs more packages ({error}): pip install 'laplacianformer[train]'") from None
     (output / "checkpoint.pt").unlink(missing_ok=True)  # of an earlier demo, which is not gone on with
     recipe = recipes.load("digits")
+    assert isinstance(recipe, recipes.Recipe)
     result = train(recipe, output)
     held_out = open_images(recipe.data, "val")
     return Trained(result.weights, output / "metrics.csv", [held_out.read(index) for index in range(len(held_out))])

@@ -52,6 +52,8 @@ def run(
     device: str | None,
 ) -> int:
     """The command. Returns its exit code: 0, or 1 where some pictures could not be read."""
+    if weights.stated_task(file) == "detection":
+        return _run_detection(file=file, data=data, split=split, output=output, workers=workers, device=device)
     loaded = weights.load_weights(file)
     opened = open_data(data, loaded.classes, split=split)
     place = chosen_device(device)
@@ -67,6 +69,14 @@ def run(
     for line in result.unreadable:
         Console(stderr=True, soft_wrap=True).print(Text(f"not counted: {line}", "red"))
     return 1 if result.unreadable else 0
+
+
+def _run_detection(**arguments: Any) -> int:
+    try:
+        from laplacianformer import evaluate_detection
+    except ImportError as error:
+        raise InputError(f"evaluating a detector needs {error.name}: pip install 'laplacianformer[train]'") from None
+    return evaluate_detection.run(**arguments)
 
 
 class Labelled(Dataset[tuple[Any, int]]):

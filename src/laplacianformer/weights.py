@@ -62,7 +62,7 @@ def save_weights(
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     if dtype is not None:
         for name, parameter in model.named_parameters():
-            tensors[name] = _converted(name, parameter.detach().cpu(), dtype)
+            tensors[name] = converted(name, parameter.detach().cpu(), dtype)
     data = safetensors.torch.save(tensors, stated)
     with replacing(path) as file:
         file.write(data)
@@ -83,7 +83,7 @@ def checked_metadata(
 def load_weights(path: Path | str) -> Weights:
     """The model of a file that `save_weights` wrote, in float32 and evaluation mode. Nothing is fetched or executed."""
     path = Path(path)
-    tensors, metadata = _read(path)
+    tensors, metadata = read_tensors(path)
     arguments, classes, taken = _check(path, metadata, tensors)
     model = timm.create_model(metadata["architecture"], **arguments)
     model.load_state_dict(tensors)
@@ -102,7 +102,7 @@ def load_shipped() -> Weights:
 
 def metrics(loaded: Weights) -> dict[str, float]:
     """The numbers that were measured when the weights were written."""
-    found = _json(loaded.path, loaded.metadata, "metrics") if "metrics" in loaded.metadata else {}
+    found = json_entry(loaded.path, loaded.metadata, "metrics") if "metrics" in loaded.metadata else {}
     if not isinstance(found, dict):
         return {}
     return {
@@ -149,14 +149,26 @@ def _own_metadata(model: Any) -> dict[str, str]:
     }
 
 
-def _converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     converted = tensor.to(dtype)
     if not torch.equal(converted.isfinite(), tensor.isfinite()):
         raise InputError(f"{name} has numbers too large for {dtype}: save it without dtype")
     return converted
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def stated_task(path: Path) -> str:
+    """What a file is for, "classification" or "detection", if it says so."""
+    if not path.is_file():
+        return ""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("task", "")
+    except SafetensorError:
+        return ""
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a file, as they are."""
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is not there"
         raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
@@ -171,6 +183,10 @@ def _check(
     path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], tuple[str, ...], dict[str, Any]]:
     """Model arguments, classes and input of a file, if they fit together and to the tensors."""
+    if metadata.get("task") == "detection":
+        raise InputError(
+            f"{path} holds weights for detection: expected classification; laplacianformer detect and eval take them"
+        )
     missing = [key for key in KEYS if key not in metadata]
     if missing:
         raise InputError(
@@ -181,15 +197,16 @@ def _check(
         raise InputError(f"{path} holds weights for {metadata['task']}: expected classification")
     if not timm.is_model(metadata["architecture"]):
         raise InputError(f"{path} holds a {metadata['architecture']!r}, which this version of the package doesn't know")
-    arguments, classes, taken = (_json(path, metadata, key) for key in ("model_args", "classes", "input"))
+    arguments, classes, taken = (json_entry(path, metadata, key) for key in ("model_args", "classes", "input"))
     if not isinstance(arguments, dict) or FORBIDDEN & arguments.keys():
         raise InputError(f"{path} has model_args that are not allowed: {metadata['model_args']}")
     expected = _expected_tensors(path, metadata["architecture"], arguments)
-    _check_tensors(path, metadata["architecture"], expected, tensors)
+    check_tensors(path, metadata["architecture"], expected, tensors)
     return arguments, _checked_classes(path, classes, arguments), _checked_input(path, taken, arguments)
 
 
-def _json(path: Path, metadata: Mapping[str, str], key: str) -> Any:
+def json_entry(path: Path, metadata: Mapping[str, str], key: str) -> Any:
+    """What a key of the metadata says in JSON."""
     try:
         return json.loads(metadata[key])
     except ValueError:
@@ -205,9 +222,8 @@ def _expected_tensors(path: Path, architecture: str, arguments: dict[str, Any]) 
         raise InputError(f"{path} asks for a {architecture} that can't be built with {arguments}: {error}") from None
 
 
-def _check_tensors(
-    path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
-) -> None:
+def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """That a file has the tensors of a model, in their shapes, and no others."""
     different = [
         *(f"{name} is missing" for name in expected if name not in tensors),
         *(f"{name} is unknown" for name in tensors if name not in expected),

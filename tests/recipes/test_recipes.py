@@ -11,17 +11,21 @@ from laplacianformer import recipes
 from laplacianformer.errors import InputError
 from laplacianformer.tasks.checkpoint import differences
 
-IMAGENET = [f"imagenet-{size}" for size in ("tiny", "small", "medium", "large", "huge")]
+SIZES = ("tiny", "small", "medium", "large", "huge")
+IMAGENET = [f"imagenet-{size}" for size in SIZES]
+COCO = [f"coco-{detector}-{size}" for detector in ("maskrcnn", "retinanet") for size in SIZES]
+SMALL_DETECTION = ["shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
+DETECTION = [*COCO, *SMALL_DETECTION]
 
 
 def test_every_promised_recipe_is_there() -> None:
-    assert set(recipes.names()) == {"digits", "cifar10", "fashion-mnist", *IMAGENET}
+    assert set(recipes.names()) == {"digits", "cifar10", "fashion-mnist", *IMAGENET, *DETECTION}
 
 
-@pytest.mark.parametrize("name", ["digits", "cifar10", "fashion-mnist", *IMAGENET])
+@pytest.mark.parametrize("name", ["digits", "cifar10", "fashion-mnist", *IMAGENET, *DETECTION])
 def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
     recipe = recipes.load(name)
-    assert timm.is_model(recipe.model.name)
+    assert timm.is_model(recipe.model.name if isinstance(recipe, recipes.Recipe) else recipe.detector.backbone)
     text = (Path(recipes.__file__).parent / f"{name}.yaml").read_text()
     head = [line for line in text.splitlines() if line.startswith("#")]
     for word in ("# Expected: ", "# Launch: ", "# Hardware and time: "):
@@ -39,6 +43,18 @@ def test_the_imagenet_recipes_are_those_of_the_pvt_and_deit_line(name: str) -> N
     assert augment.rand_augment == "rand-m9-mstd0.5-inc1"
     assert recipe.run.precision == "bfloat16"
     assert None not in (optimise.clip_norm, optimise.ema_decay or None)
+
+
+@pytest.mark.parametrize("name", COCO)
+def test_the_coco_recipes_are_the_1x_schedule(name: str) -> None:
+    recipe = recipes.load(name)
+    assert isinstance(recipe, recipes.DetectionRecipe)
+    assert recipe.detector.name.replace("_", "") == name.split("-")[1]
+    assert recipe.detector.backbone == f"laplacianformer_{name.split('-')[2]}"
+    optimise, data = recipe.optimise, recipe.data
+    assert (optimise.epochs, optimise.lr_steps, optimise.batch_size) == (12, (8, 11), 16)
+    assert (optimise.optimiser, optimise.lr, optimise.weight_decay) == ("adamw", 1e-4, 0.05)
+    assert (data.short_side, data.long_side, recipe.augment.flip) == ((800,), 1333, 0.5)
 
 
 def test_bigger_imagenet_models_have_no_less_stochastic_depth() -> None:
@@ -83,6 +99,29 @@ def test_what_is_wrong_is_said_in_one_line(override: str) -> None:
     with pytest.raises(InputError, match=WRONG[override]) as error:
         recipes.load("cifar10", [override])
     assert "\n" not in str(error.value)
+
+
+WRONG_DETECTION = {
+    "detector.name=yolo": r"detector\.name: .*'mask_rcnn' or 'retinanet', got 'yolo'",
+    "data.short_sides=[1]": r"unknown key data\.short_sides, did you mean 'short_side'\?",
+    "data.short_side=[2000]": r"data\.short_side must not be more than data\.long_side",
+    "optimise.lr_steps=[11, 8]": r"optimise\.lr_steps must grow",
+    "optimise.layer_decay=2": r"optimise\.layer_decay: .*less than or equal to 1, got 2",
+    "augment.mixup=1": r"unknown key augment\.mixup",
+}
+
+
+@pytest.mark.parametrize("override", WRONG_DETECTION)
+def test_what_is_wrong_with_a_detection_recipe_is_said_in_one_line(override: str) -> None:
+    with pytest.raises(InputError, match=WRONG_DETECTION[override]) as error:
+        recipes.load("coco-maskrcnn-tiny", [override])
+    assert "\n" not in str(error.value)
+
+
+def test_a_detection_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
+    recipe = recipes.load("coco-retinanet-tiny", ["data.short_side=[480, 800]"])
+    (tmp_path / "copy.yaml").write_text(recipes.as_yaml(recipe))
+    assert recipes.load(str(tmp_path / "copy.yaml")) == recipe
 
 
 def test_unknown_recipes_and_files_are_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from laplacianformer.data.batch import NO_LABEL, Batch
 from laplacianformer.data.order import Order, mix, seed_all
 from laplacianformer.data.sources import Images
 from laplacianformer.errors import InputError
-from laplacianformer.recipes import Augment, Data
+from laplacianformer.recipes import Augment, Data, DetectionData
 
 ATTEMPTS = 100  # neighbours tried in place of an unreadable image before a black one stands in
 Sample = tuple[Tensor, int, tuple[str, ...]]
@@ -135,7 +135,7 @@ def collate(samples: list[Sample]) -> Batch:
     return Batch(images, targets, tuple(line for sample in samples for line in sample[2]))
 
 
-def worker_options(data: Data) -> dict[str, Any]:
+def worker_options(data: Data | DetectionData) -> dict[str, Any]:
     return {
         "num_workers": data.workers,
         "persistent_workers": data.workers > 0,

@@ -1,5 +1,11 @@
 """Recipes: one YAML file a run, typed and checked."""
 
+from laplacianformer.recipes.detection import DetectionAugment as DetectionAugment
+from laplacianformer.recipes.detection import DetectionData as DetectionData
+from laplacianformer.recipes.detection import DetectionOptimise as DetectionOptimise
+from laplacianformer.recipes.detection import DetectionRecipe as DetectionRecipe
+from laplacianformer.recipes.detection import Detector as Detector
+from laplacianformer.recipes.load import AnyRecipe as AnyRecipe
 from laplacianformer.recipes.load import as_yaml as as_yaml
 from laplacianformer.recipes.load import load as load
 from laplacianformer.recipes.load import names as names

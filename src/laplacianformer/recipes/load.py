@@ -11,7 +11,10 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from laplacianformer.errors import InputError
+from laplacianformer.recipes.detection import DetectionRecipe
 from laplacianformer.recipes.schema import Recipe
+
+AnyRecipe = Recipe | DetectionRecipe
 
 
 def names() -> list[str]:
@@ -20,22 +23,26 @@ def names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
-def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe of this name, or in this file, with `section.key=value` put over it."""
+def load(name: str, overrides: Iterable[str] = ()) -> AnyRecipe:
+    """The recipe of this name, or in this file, with `section.key=value` put over it.
+
+    With a section `detector` it is one for detection, otherwise for classification.
+    """
     tree = _parse(_read(name), name)
     if not isinstance(tree, dict):
         raise InputError(f"recipe {name}: expected sections as model: and data:, got {type(tree).__name__}")
+    kind: type[AnyRecipe] = DetectionRecipe if "detector" in tree else Recipe
     for override in overrides:
         _put(tree, override)
     try:
-        return TypeAdapter(Recipe).validate_python(tree)
+        return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
-        raise InputError(f"recipe {name}: {_explain(error)}") from None
+        raise InputError(f"recipe {name}: {_explain(error, kind)}") from None
 
 
-def as_yaml(recipe: Recipe) -> str:
+def as_yaml(recipe: AnyRecipe) -> str:
     """Every key, defaults included."""
-    plain = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    plain = TypeAdapter(type(recipe)).dump_python(recipe, mode="json")
     return yaml.safe_dump(plain, sort_keys=False)
 
 
@@ -73,12 +80,12 @@ def _put(tree: dict[str, Any], override: str) -> None:
     tree[key] = _parse(text, f"the value of {path}")
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, recipe: type[AnyRecipe]) -> str:
     """The first complaint: which key, what was expected, what was given."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"]]
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = _keys(place[:-1])
+        known = _keys(recipe, place[:-1])
         return f"unknown key {'.'.join(place)}{_nearest(place[-1], known)}; known: {', '.join(known)}"
     if first["type"] in ("missing", "missing_argument"):
         return f"{'.'.join(place)} is missing"
@@ -88,8 +95,8 @@ def _explain(error: ValidationError) -> str:
     return f"{'.'.join(place)}: {message[0].lower()}{message[1:]}, got {first['input']!r}"
 
 
-def _keys(section: list[str]) -> list[str]:
-    kind: Any = Recipe
+def _keys(recipe: type[AnyRecipe], section: list[str]) -> list[str]:
+    kind: Any = recipe
     for key in section:
         kind = {field.name: field.type for field in dataclasses.fields(kind)}[key]
     return [field.name for field in dataclasses.fields(kind)]

@@ -11,7 +11,7 @@ import yaml
 
 from laplacianformer.errors import InputError
 from laplacianformer.files import replacing
-from laplacianformer.recipes import Recipe, as_yaml
+from laplacianformer.recipes import AnyRecipe, as_yaml
 
 NAME = "checkpoint.pt"
 # What may differ between a run and its continuation. The number of processes changes what is random in a step, so
@@ -54,7 +54,7 @@ def clean(folder: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def check_same_run(state: dict[str, Any], recipe: Recipe, classes: tuple[str, ...], folder: Path) -> None:
+def check_same_run(state: dict[str, Any], recipe: AnyRecipe, classes: tuple[str, ...], folder: Path) -> None:
     """A checkpoint continues only the run that it is from."""
     if state["classes"] != list(classes):
         raise InputError(

@@ -10,9 +10,11 @@ from typing import Any
 from torch import nn
 
 import laplacianformer
-from laplacianformer.recipes import Recipe, as_yaml
+from laplacianformer.data.coco import CocoImages
+from laplacianformer.detection.weights import detector_metadata, save_detector
+from laplacianformer.recipes import AnyRecipe, DetectionRecipe, Recipe, as_yaml
 from laplacianformer.tasks.checkpoint import writing
-from laplacianformer.tasks.parts import create_model
+from laplacianformer.tasks.parts import create_detector, create_model
 from laplacianformer.weights import FORBIDDEN, checked_metadata, save_weights
 
 
@@ -37,6 +39,29 @@ def _metadata(recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any])
         "architecture": recipe.model.name,
         "model_args": json.dumps({**_lasting(recipe.model.args), "num_classes": len(classes)}),
         "input": json.dumps(taken),
+        **_origin(recipe, scores),
+    }
+
+
+def export_detector(
+    path: Path, state: Mapping[str, Any], recipe: DetectionRecipe, images: CocoImages, scores: Mapping[str, Any]
+) -> None:
+    """As `export`, for a detector of the categories of these images."""
+    model = create_detector(recipe, len(images.classes), start=False)
+    model.load_state_dict(state)
+    with writing(path):
+        save_detector(
+            path, model, classes=images.classes, category_ids=images.category_ids, metadata=_origin(recipe, scores)
+        )
+
+
+def check_detector(path: Path, model: nn.Module, recipe: DetectionRecipe, images: CocoImages) -> None:
+    """Raise what `export_detector` would raise, before the run and not after it."""
+    detector_metadata(path, model, images.classes, images.category_ids, _origin(recipe, {}))
+
+
+def _origin(recipe: AnyRecipe, scores: Mapping[str, Any]) -> dict[str, str]:
+    return {
         "recipe": as_yaml(recipe),
         "metrics": json.dumps(scores),
         "weights": "exponential moving average" if recipe.optimise.ema_decay else "last step",

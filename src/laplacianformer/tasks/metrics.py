@@ -23,16 +23,25 @@ COLUMNS = (
     "validation_accuracy",
 )
 
+DETECTION_COLUMNS = (
+    *("step", "epoch", "loss"),  # the loss is the sum of those that follow
+    *("loss_class", "loss_box", "loss_mask"),
+    *("loss_proposal_class", "loss_proposal_box"),  # of Mask R-CNN's proposals
+    *("lr", "gradient_norm", "images_per_second", "kernel_mean", "residual"),
+    *("box_ap", "box_ap50", "box_ap75"),  # of held-out images, in percent; empty but after an evaluation
+    *("mask_ap", "mask_ap50", "mask_ap75"),
+)
+
 
 class Metrics:
     """Rows go to the file as they come, and to TensorBoard where it is installed."""
 
-    def __init__(self, folder: Path, after: int, *, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, after: int, *, tensorboard: bool, columns: tuple[str, ...] = COLUMNS) -> None:
         """Keep the rows of an earlier run up to step `after`."""
-        self.path = folder / "metrics.csv"
+        self.path, self.columns = folder / "metrics.csv", columns
         kept = self._rows(after) if after else []
         with writing(self.path), replacing(self.path) as file:
-            file.write(_text(kept, header=True))
+            file.write(_text(kept, columns, header=True))
         self.board = _board(folder, after) if tensorboard else None
 
     def _rows(self, after: int) -> list[dict[str, Any]]:
@@ -45,7 +54,7 @@ class Metrics:
         with writing(self.path):
             try:
                 with self.path.open("ab") as file:
-                    file.write(_text([row]))
+                    file.write(_text([row], self.columns))
                     file.flush()
                     os.fsync(file.fileno())
             except OSError:
@@ -61,9 +70,9 @@ class Metrics:
             self.board.close()
 
 
-def _text(rows: list[dict[str, Any]], *, header: bool = False) -> bytes:
+def _text(rows: list[dict[str, Any]], columns: tuple[str, ...], *, header: bool = False) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     if header:
         writer.writeheader()
     writer.writerows(rows)

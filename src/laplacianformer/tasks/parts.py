@@ -11,12 +11,13 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from timm.data import Mixup
 from timm.optim import create_optimizer_v2
-from timm.scheduler import CosineLRScheduler
+from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
+from laplacianformer.detection import mask_rcnn, parameter_groups, retinanet
 from laplacianformer.errors import InputError
-from laplacianformer.recipes import Optimise, Recipe, Run
+from laplacianformer.recipes import DetectionOptimise, DetectionRecipe, Optimise, Recipe, Run
 from laplacianformer.tasks.sharding import shard
 
 PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
@@ -59,8 +60,33 @@ def create_model(recipe: Recipe, num_classes: int) -> nn.Module:
     return model
 
 
-def create_optimiser(model: nn.Module, optimise: Optimise) -> torch.optim.Optimizer:
-    """timm's, with no weight decay on norms, biases and per-head parameters."""
+def create_detector(recipe: DetectionRecipe, num_classes: int, *, start: bool = True) -> nn.Module:
+    """The detector; without `start`, not from the weights that the recipe starts with."""
+    detector, data = recipe.detector, recipe.data
+    build: Any = {"mask_rcnn": mask_rcnn, "retinanet": retinanet}[detector.name]
+    try:
+        return build(
+            detector.backbone,
+            num_classes,
+            detector.weights if start else None,
+            backbone_args=detector.backbone_args,
+            frozen_stages=detector.frozen_stages,
+            frozen_statistics=detector.frozen_statistics,
+            short_side=data.short_side,
+            long_side=data.long_side,
+            mean=data.mean,
+            std=data.std,
+            **detector.args,
+        )
+    except InputError:
+        raise
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        what = f"{detector.name} on {detector.backbone}"
+        raise InputError(f"can't create the detector {what}: {' '.join(str(error).split())}") from None
+
+
+def create_optimiser(model: Any, optimise: Optimise) -> torch.optim.Optimizer:
+    """timm's, with no weight decay on norms, biases and per-head parameters. `model` may be groups of parameters."""
     rate = optimise.lr * optimise.batch_size / (optimise.lr_batch or optimise.batch_size)
     try:
         return create_optimizer_v2(model, optimise.optimiser, lr=rate, weight_decay=optimise.weight_decay)
@@ -68,9 +94,27 @@ def create_optimiser(model: nn.Module, optimise: Optimise) -> torch.optim.Optimi
         raise InputError(f"can't create optimise.optimiser={optimise.optimiser}: {error}") from None
 
 
+def create_detector_optimiser(model: Any, optimise: DetectionOptimise) -> torch.optim.Optimizer:
+    try:
+        groups = parameter_groups(model, optimise.weight_decay, optimise.layer_decay)
+    except ValueError as error:
+        raise InputError(f"optimise.{error}") from None
+    return create_optimiser(groups, optimise)
+
+
 def create_schedule(optimiser: torch.optim.Optimizer, optimise: Optimise, steps_an_epoch: int) -> Scheduler:
-    """Linear warm-up, then a cosine; a function of the step alone."""
+    """Linear warm-up, then a cosine or steps; a function of the step alone."""
     warmup = round(optimise.warmup_epochs * steps_an_epoch)
+    if isinstance(optimise, DetectionOptimise) and optimise.lr_steps:
+        return MultiStepLRScheduler(
+            optimiser,
+            decay_t=[round(epoch * steps_an_epoch) + 1 for epoch in optimise.lr_steps],  # timm's come a step early
+            decay_rate=0.1,
+            warmup_t=warmup,
+            warmup_lr_init=optimise.warmup_lr,
+            warmup_prefix=False,
+            t_in_epochs=False,
+        )
     return CosineLRScheduler(
         optimiser,
         t_initial=max(1, optimise.epochs * steps_an_epoch - warmup),

@@ -12,11 +12,15 @@ def train(
 ) -> None:
     try:
         from laplacianformer import recipes
-        from laplacianformer.tasks import classification
+        from laplacianformer.tasks import classification, detection
     except ImportError as error:
         raise InputError(f"training needs {error.name}: pip install 'laplacianformer[train]'") from None
     loaded = recipes.load(recipe, [*data_overrides(data), *overrides])
-    classification.train(loaded, output or Path("runs") / Path(recipe).stem, resume=resume)
+    folder = output or Path("runs") / Path(recipe).stem
+    if isinstance(loaded, recipes.DetectionRecipe):
+        detection.train(loaded, folder, resume=resume)
+    else:
+        classification.train(loaded, folder, resume=resume)
 
 
 def data_overrides(data: str | None) -> list[str]:

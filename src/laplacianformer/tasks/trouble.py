@@ -33,8 +33,8 @@ def try_bfloat16_on_cpu() -> None:
 
 
 @torch.no_grad()
-def first_not_finite(model: nn.Module, images: Tensor) -> str:
-    """Where numbers first stop being finite in a forward pass of `model` as it is, in words.
+def first_not_finite(model: nn.Module, images: Tensor | list[Tensor], *more: Any) -> str:
+    """Where numbers first stop being finite in a forward pass `model(images, *more)` of it as it is, in words.
 
     Processes that share a model (FSDP) call this together.
     """
@@ -44,8 +44,7 @@ def first_not_finite(model: nn.Module, images: Tensor) -> str:
     found: list[str] = []
 
     def look(name: str, output: Any) -> None:
-        tensors = output if isinstance(output, tuple) else (output,)
-        if not found and any(isinstance(part, Tensor) and not part.isfinite().all() for part in tensors):
+        if not found and not _finite(output):
             found.append(name)
 
     hooks = [
@@ -54,13 +53,21 @@ def first_not_finite(model: nn.Module, images: Tensor) -> str:
         if name
     ]
     try:
-        model(images)
+        model(images, *more)
     finally:
         for hook in hooks:
             hook.remove()
-    if not images.isfinite().all():
+    if not _finite(images):
         return "the images themselves are not finite"
     return f"the first layer whose output is not finite is {found[0]}" if found else "every layer's output is finite"
+
+
+def _finite(value: Any) -> bool:
+    """Of all tensors in tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return bool(value.isfinite().all())
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return all(_finite(part) for part in parts)
 
 
 def gradients_not_finite(model: nn.Module) -> str:

@@ -1,0 +1,219 @@
+"""RetinaNet and Mask R-CNN of torchvision on a backbone of timm.
+
+Both take a list of images (3, H, W) from 0 to 1 and, in training, a list of targets: boxes (N, 4) as x0, y0, x1, y1 in
+pixels, labels (N,) from 1 to num_classes and, for Mask R-CNN, masks (N, H, W). In training they return a dictionary of
+losses, in evaluation for each image boxes, labels, scores and masks. They resize and normalise by themselves.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from torch import nn
+from torchvision.models.detection import MaskRCNN, RetinaNet
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.retinanet import RetinaNetHead
+from torchvision.ops import MultiScaleRoIAlign
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
+
+from laplacianformer.detection.backbone import FeatureMaps, FeaturePyramid
+from laplacianformer.detection.start import load_start
+
+RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
+OCTAVES = (1.0, 2 ** (1 / 3), 2 ** (2 / 3))  # sizes of RetinaNet's anchors within a level
+
+Arguments = ParamSpec("Arguments")
+Model = TypeVar("Model", MaskRCNN, RetinaNet)
+
+
+def builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
+    """Keeps what a model was built with in `model.detector` and `model.arguments`, for weights files."""
+
+    @wraps(build)
+    def built(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Model:
+        model = build(*args, **kwargs)
+        given = inspect.signature(build).bind(*args, **kwargs)
+        given.apply_defaults()
+        arguments = {**given.arguments, **given.arguments["options"]}
+        weights = arguments.pop("weights")
+        del arguments["options"]
+        model.detector, model.arguments = build.__name__, arguments
+        if weights is not None:
+            load_start(model, Path(weights))
+        return model
+
+    return built
+
+
+@builder
+def mask_rcnn(
+    backbone: str = "laplacianformer_tiny",
+    num_classes: int = 80,
+    weights: Path | str | None = None,
+    *,
+    backbone_args: Mapping[str, Any] | None = None,
+    frozen_stages: int = 0,
+    frozen_statistics: bool = False,
+    channels: int = 256,
+    norm: bool = False,
+    anchor_scale: float = 8.0,
+    head_width: int = 1024,
+    mask_layers: Sequence[int] = (256, 256, 256, 256),
+    short_side: int | Sequence[int] = 800,
+    long_side: int = 1333,
+    mean: Sequence[float] = (0.485, 0.456, 0.406),
+    std: Sequence[float] = (0.229, 0.224, 0.225),
+    **options: Any,
+) -> MaskRCNN:
+    """Mask R-CNN with a feature pyramid over strides 4 to 32, as far as the backbone has them, and a pooled level.
+
+    Args:
+        backbone: a name of timm.create_model.
+        num_classes: kinds of objects, the background not among them.
+        weights: a weights file to start from: of a classifier, for the backbone, or of this detector, for all of it.
+        backbone_args: of timm.create_model, as {"drop_path_rate": 0.1} for stochastic depth.
+        frozen_stages: stages of the backbone that don't train, from the first.
+        frozen_statistics: whitening and batch norm of the backbone keep the statistics that they have.
+        channels: of the pyramid.
+        norm: group norms in the pyramid and the mask head; helps where the backbone is not pretrained.
+        anchor_scale: side of a square anchor over the stride of its level.
+        head_width: of the two linear layers of the box head.
+        mask_layers: channels of the convolutions of the mask head.
+        short_side, long_side: pixels that images are resized to; a sequence: each training image draws one.
+        mean, std: of the pixels, for normalisation.
+        options: of torchvision's MaskRCNN, as rpn_pre_nms_top_n_train=500.
+    """
+    maps = FeatureMaps(
+        backbone,
+        backbone_args or {},
+        4,
+        32,
+        frozen_stages=frozen_stages,
+        frozen_statistics=frozen_statistics,
+    )
+    layer = _group_norm if norm else None
+    pyramid = FeaturePyramid(maps, channels, LastLevelMaxPool(), layer)
+    levels = [str(level) for level in range(len(maps.strides))]
+    anchors = _anchors([*maps.strides, 2 * maps.strides[-1]], anchor_scale, (1.0,))
+    return MaskRCNN(
+        pyramid,
+        rpn_anchor_generator=anchors,
+        box_roi_pool=MultiScaleRoIAlign(levels, output_size=7, sampling_ratio=2),
+        box_head=TwoMLPHead(channels * 7 * 7, head_width),
+        box_predictor=FastRCNNPredictor(head_width, num_classes + 1),
+        mask_roi_pool=MultiScaleRoIAlign(levels, output_size=14, sampling_ratio=2),
+        mask_head=MaskRCNNHeads(channels, mask_layers, 1, norm_layer=layer),
+        mask_predictor=MaskRCNNPredictor(mask_layers[-1], mask_layers[-1], num_classes + 1),
+        **_transform(maps, short_side, long_side, mean, std),
+        **_known(MaskRCNN, options),
+    )
+
+
+@builder
+def retinanet(
+    backbone: str = "laplacianformer_tiny",
+    num_classes: int = 80,
+    weights: Path | str | None = None,
+    *,
+    backbone_args: Mapping[str, Any] | None = None,
+    frozen_stages: int = 0,
+    frozen_statistics: bool = False,
+    channels: int = 256,
+    norm: bool = False,
+    anchor_scale: float = 4.0,
+    finest_stride: int = 8,
+    short_side: int | Sequence[int] = 800,
+    long_side: int = 1333,
+    mean: Sequence[float] = (0.485, 0.456, 0.406),
+    std: Sequence[float] = (0.229, 0.224, 0.225),
+    **options: Any,
+) -> RetinaNet:
+    """RetinaNet with a feature pyramid over strides 8 to 32, as far as the backbone has them, and P6 and P7.
+
+    Args:
+        finest_stride: 4 takes the finest map of the pyramid too, at four times the cost of the heads.
+        norm: group norms in the pyramid and the heads; helps where the backbone is not pretrained.
+        anchor_scale: side of the smallest square anchor over the stride of its level; a level has three sizes.
+        options: of torchvision's RetinaNet, as detections_per_img=100.
+
+    The other arguments are those of `mask_rcnn`.
+    """
+    maps = FeatureMaps(
+        backbone,
+        backbone_args or {},
+        finest_stride,
+        32,
+        frozen_stages=frozen_stages,
+        frozen_statistics=frozen_statistics,
+    )
+    layer = _group_norm if norm else None
+    pyramid = FeaturePyramid(maps, channels, LastLevelP6P7(maps.channels[-1], channels), layer)
+    last = maps.strides[-1]
+    anchors = _anchors([*maps.strides, 2 * last, 4 * last], anchor_scale, OCTAVES)
+    head = RetinaNetHead(channels, len(RATIOS) * len(OCTAVES), num_classes + 1, norm_layer=layer)
+    return RetinaNet(
+        pyramid,
+        num_classes + 1,
+        anchor_generator=anchors,
+        head=head,
+        **_transform(maps, short_side, long_side, mean, std),
+        **_known(RetinaNet, options),
+    )
+
+
+def parameter_groups(
+    model: MaskRCNN | RetinaNet, weight_decay: float = 0.05, layer_decay: float = 1.0
+) -> list[dict[str, Any]]:
+    """Parameters for an optimiser: no weight decay on norms and biases, and in the backbone a learning rate that is
+    `layer_decay` times smaller a layer further from its end (`lr_scale`, which timm's schedules multiply with)."""
+    backbone = model.backbone.maps.model
+    if layer_decay < 1 and not hasattr(backbone, "group_matcher"):
+        raise ValueError(f"layer_decay={layer_decay}: the features of {model.arguments['backbone']} have no layers")
+    inside = {id(parameter) for parameter in backbone.parameters()}
+    rest = nn.ParameterDict()
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in inside:
+            rest[name.replace(".", "_")] = parameter
+    return [
+        *param_groups_layer_decay(backbone, weight_decay, layer_decay=layer_decay),
+        *param_groups_weight_decay(rest, weight_decay),
+    ]
+
+
+def _known(kind: type[nn.Module], options: dict[str, Any]) -> dict[str, Any]:
+    """Options that torchvision's class has; it takes others without a word."""
+    known = [name for name, one in inspect.signature(kind).parameters.items() if one.kind is not one.VAR_KEYWORD]
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"{kind.__name__} has no option {name}{hint}")
+    return options
+
+
+def _anchors(strides: Sequence[int], scale: float, octaves: Sequence[float]) -> AnchorGenerator:
+    sizes = tuple(tuple(scale * stride * octave for octave in octaves) for stride in strides)
+    return AnchorGenerator(sizes, (RATIOS,) * len(strides))
+
+
+def _group_norm(channels: int) -> nn.GroupNorm:
+    """Groups of 8 channels, as 32 groups of 256."""
+    return nn.GroupNorm(max(1, channels // 8), channels)
+
+
+def _transform(
+    maps: FeatureMaps, short_side: int | Sequence[int], long_side: int, mean: Sequence[float], std: Sequence[float]
+) -> dict[str, Any]:
+    return {
+        "min_size": short_side if isinstance(short_side, int) else tuple(short_side),
+        "max_size": long_side,
+        "image_mean": list(mean),
+        "image_std": list(std),
+        "size_divisible": maps.strides[-1],
+    }

@@ -1,0 +1,152 @@
+"""Train a detector from a recipe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.fabric import Fabric
+from rich.table import Table
+from torch import Tensor, distributed, nn
+
+from laplacianformer.data import Corrupt
+from laplacianformer.data.detection import DetectionBatch, DetectionLoaders, open_detection
+from laplacianformer.files import write_json
+from laplacianformer.recipes import DetectionRecipe
+from laplacianformer.tasks import checkpoint, engine, export, parts
+from laplacianformer.tasks.coco_scores import Scores, as_results, coco_scores, flat, percent, predict, table
+from laplacianformer.tasks.metrics import DETECTION_COLUMNS
+
+# Columns, and what torchvision's detectors call the losses in them. What a detector doesn't have is 0.
+LOSSES = {
+    "loss_class": ("loss_classifier", "classification"),
+    "loss_box": ("loss_box_reg", "bbox_regression"),
+    "loss_mask": ("loss_mask",),
+    "loss_proposal_class": ("loss_objectness",),
+    "loss_proposal_box": ("loss_rpn_box_reg",),
+}
+IN_ROWS = ("AP", "AP50", "AP75")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out. Scores are of the last evaluation, in percent."""
+
+    folder: Path
+    weights: Path  # model.safetensors
+    scores: Scores
+    best_box_ap: float
+    steps: int
+    seconds: float  # of this process, not of what was done before a resume
+
+
+def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False) -> Result:
+    """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt, scores.json and, at the end,
+    model.safetensors (the averaged weights where the recipe keeps an average)."""
+    fabric = engine.start(recipe.run, output, resume=resume)
+    loaders = open_detection(recipe, fabric.global_rank, fabric.world_size)
+    return cast(Result, Training(recipe, output, fabric, loaders, resume=resume).run())
+
+
+class Training(engine.Training):
+    """The sum of torchvision's losses; COCO's numbers on the held-out images."""
+
+    recipe: DetectionRecipe
+    loaders: DetectionLoaders
+    columns = DETECTION_COLUMNS
+    averaged = ("loss", *LOSSES, "gradient_norm")
+
+    def __init__(
+        self, recipe: DetectionRecipe, output: Path, fabric: Fabric, loaders: DetectionLoaders, *, resume: bool
+    ) -> None:
+        self.title = f"{recipe.detector.name} on {recipe.detector.backbone}"
+        self.scores: Scores = {}
+        self.best = 0.0  # box AP
+        super().__init__(recipe, output, fabric, loaders, resume=resume)
+
+    def create_model(self) -> nn.Module:
+        return parts.create_detector(self.recipe, len(self.loaders.classes))
+
+    def create_optimiser(self) -> torch.optim.Optimizer:
+        return parts.create_detector_optimiser(self.bare, self.recipe.optimise)
+
+    def prepare(self, batch: DetectionBatch) -> tuple[tuple[Any, ...], Any]:
+        images, targets = self.fabric.to_device((batch.images, batch.targets))
+        return ([image / 255 for image in images], targets), None
+
+    def loss(self, output: dict[str, Tensor], targets: None) -> tuple[Tensor, list[Tensor]]:
+        total = torch.stack(list(output.values())).sum()
+        nothing = torch.zeros_like(total)
+        found = [next((output[name] for name in names if name in output), nothing) for names in LOSSES.values()]
+        return total, [loss.detach() for loss in found]
+
+    def evaluation_due(self) -> bool:
+        epoch = self.step // self.steps_an_epoch
+        return epoch % self.recipe.run.eval_epochs == 0 or self.step == self.steps
+
+    def evaluate(self) -> dict[str, float]:
+        """COCO's numbers, of the pictures of all processes."""
+        model, images = self.ready_to_evaluate(), self.loaders.held_out
+        results: list[dict[str, Any]] = []
+        unreadable: dict[int, str] = {}
+        for index, picture, reason in self.loaders.val:
+            if picture is None:
+                unreadable[index] = reason
+                continue
+            with self.fabric.autocast():
+                found = predict(model, self.fabric.to_device(picture))
+            results += as_results(images, index, found)
+        everything = self.gathered((results, unreadable))
+        unreadable = {index: reason for _, part in everything for index, reason in part.items()}
+        Corrupt(self.corrupt.limit).add(unreadable.values(), len(images))
+        if self.fabric.is_global_zero:
+            self.scores = coco_scores(images, [result for part, _ in everything for result in part], unreadable)
+            with checkpoint.writing(self.output / "scores.json"):
+                write_json(self.output / "scores.json", self.scores)
+        self.scores = self.fabric.broadcast(self.scores)
+        columns = flat(self.scores, IN_ROWS)
+        self.best = max(self.best, columns["box_ap"])
+        return columns
+
+    def gathered(self, part: Any) -> list[Any]:
+        """The parts of all processes, in all of them."""
+        if self.fabric.world_size == 1:
+            return [part]
+        parts: list[Any] = [None] * self.fabric.world_size
+        distributed.all_gather_object(parts, part)
+        return parts
+
+    def looked_at(self, batch: DetectionBatch) -> tuple[nn.Module, Tensor]:
+        model: Any = self.bare.eval()
+        image = self.fabric.to_device(batch.images[0]) / 255
+        return model.backbone, model.transform([image])[0].tensors
+
+    def line(self, row: Mapping[str, Any]) -> str:
+        numbers = ", ".join(f"{kind} AP {percent(numbers['AP'])}" for kind, numbers in self.scores.items())
+        return (
+            f"epoch {row['epoch']:.0f} of {self.recipe.optimise.epochs}: loss {row['loss']:.3f}, {numbers}, "
+            f"{row['images_per_second']} images/s"
+        )
+
+    def summary(self) -> list[tuple[str, str]]:
+        return [("best box AP of all evaluations", percent(self.best))]
+
+    def tables(self) -> list[Table]:
+        return [table(self.scores, "Held-out images")]
+
+    def result(self, seconds: float) -> Result:
+        return Result(self.output, self.weights, self.scores, self.best, self.step, seconds)
+
+    def check_export(self) -> None:
+        export.check_detector(self.weights, self.bare, self.recipe, self.loaders.held_out)
+
+    def export(self, state: Mapping[str, Any]) -> None:
+        numbers = {**flat(self.scores, IN_ROWS), "steps": self.step}
+        export.export_detector(self.weights, state, self.recipe, self.loaders.held_out, numbers)
+
+    def scores_state(self) -> dict[str, Any]:
+        return {"scores": self.scores, "best": self.best}
+
+    def restore_scores(self, state: Mapping[str, Any]) -> None:
+        self.scores, self.best = state["scores"], state["best"]
