@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from laplacianformer.cli import main
-from laplacianformer.data.masks import decode
 from laplacianformer.detection import save_detector
 from laplacianformer.detection_pictures import COLOURS, Drawn, with_objects
+from laplacianformer.masks import decode
 from tests.detection import helpers
 from tests.helpers import picture, save_small
 

@@ -14,14 +14,14 @@ from rich.text import Text
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from laplacianformer import images
-from laplacianformer.data.masks import encode
+from laplacianformer.detection.find import find_objects
 from laplacianformer.detection.weights import DetectorWeights, load_detector
 from laplacianformer.detection_pictures import Drawn, save, with_objects
 from laplacianformer.device import chosen_device
 from laplacianformer.errors import InputError
 from laplacianformer.files import write_json
+from laplacianformer.masks import encode
 from laplacianformer.predict import shown
-from laplacianformer.tasks.coco_scores import predict
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def detect(
         except InputError as error:
             yield Detection(path, failure=str(error))
             continue
-        found = predict(model, pil_to_tensor(picture).to(place))
+        found = find_objects(model, pil_to_tensor(picture).to(place))
         if not all(value.isfinite().all() for value in found.values()):
             raise InputError(f"{loaded.path} gives outputs that are not finite: its training went wrong")
         yield Detection(path, picture, tuple(_objects(loaded, found, threshold)))
@@ -97,8 +97,8 @@ def detect(
 def _objects(loaded: DetectorWeights, found: dict[str, torch.Tensor], threshold: float) -> Iterator[Object]:
     for number in found["scores"].argsort(descending=True).tolist():
         label, score = int(found["labels"][number]), float(found["scores"][number])
-        if score < threshold or not 1 <= label <= len(loaded.classes):
-            continue
+        if score < threshold:
+            break
         mask = found["masks"][number].numpy() if "masks" in found else None
         box = tuple(round(value, 2) for value in found["boxes"][number].tolist())
         yield Object(loaded.classes[label - 1], loaded.category_ids[label - 1], score, box, mask)

@@ -14,13 +14,14 @@ from rich.text import Text
 
 from laplacianformer.data.coco import CocoImages, Split, open_coco
 from laplacianformer.data.detection import HeldOut, held_out_pictures
+from laplacianformer.detection.find import Prediction, find_objects
 from laplacianformer.detection.weights import DetectorWeights, load_detector
 from laplacianformer.detection_pictures import Drawn, sheet, with_objects
 from laplacianformer.device import chosen_device, device_name
 from laplacianformer.errors import InputError
 from laplacianformer.files import write_json
 from laplacianformer.recipes import DetectionData
-from laplacianformer.tasks.coco_scores import Prediction, as_results, coco_scores, predict, table
+from laplacianformer.tasks.coco_scores import as_results, coco_scores, table
 
 SHOWN = 5  # pictures on the sheet
 SIDE = 320  # pixels of each
@@ -42,7 +43,7 @@ def run(*, file: Path, data: str, split: str, output: Path, workers: int, device
             unreadable[number] = reason
             continue
         begin = time.perf_counter()
-        found = predict(model, picture.to(place))
+        found = find_objects(model, picture.to(place))
         seconds += time.perf_counter() - begin
         results += as_results(images, number, found)
         if len(columns) < SHOWN:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from laplacianformer.data import shapes
-from laplacianformer.data.masks import decode
+from laplacianformer.masks import decode
 
 
 def masks_of(tree: dict, image: int) -> list[np.ndarray]:

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from laplacianformer.data.masks import extent
 from laplacianformer.errors import InputError
+from laplacianformer.masks import extent
 
 Tree = dict[str, Any]
 

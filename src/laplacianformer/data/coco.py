@@ -18,8 +18,8 @@ from torch import Tensor
 from laplacianformer import images
 from laplacianformer.data import shapes
 from laplacianformer.data.checked_coco import checked_tree
-from laplacianformer.data.masks import decode
 from laplacianformer.errors import InputError
+from laplacianformer.masks import decode
 from laplacianformer.recipes import DetectionData
 
 logger = logging.getLogger(__name__)

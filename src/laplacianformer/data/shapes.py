@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
-from laplacianformer.data.masks import encode
+from laplacianformer.masks import encode
 
 CLASSES = ("circle", "rectangle", "triangle", "star", "ring", "cross")
 EMPTY = 0.04  # share of pictures without objects

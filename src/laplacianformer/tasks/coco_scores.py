@@ -6,11 +6,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from rich.table import Table
-from torch import Tensor, nn
 
 from laplacianformer.data.coco import CocoImages
-from laplacianformer.data.masks import encode
+from laplacianformer.detection.find import Prediction
 from laplacianformer.errors import InputError
+from laplacianformer.masks import encode
 
 Kind = Literal["bbox", "segm"]
 KINDS: dict[Kind, str] = {"bbox": "box", "segm": "mask"}
@@ -23,16 +23,6 @@ NUMBERS = (
 Scores = dict[
     str, dict[str, float | None]
 ]  # for "box" and "mask" the twelve numbers, in percent; None: no such objects
-Prediction = dict[str, Tensor]  # boxes (N, 4), labels (N,), scores (N,) and, for masks, masks (N, H, W) of booleans
-
-
-@torch.inference_mode()
-def predict(model: nn.Module, image: Tensor) -> Prediction:
-    """What a detector in evaluation mode finds in one picture (3, H, W) of bytes, on the CPU."""
-    found = model([image / 255])[0]
-    if "masks" in found:
-        found["masks"] = found["masks"][:, 0] >= 0.5
-    return {name: value.cpu() for name, value in found.items()}
 
 
 def as_results(images: CocoImages, index: int, found: Prediction) -> list[dict[str, Any]]:
@@ -48,7 +38,6 @@ def as_results(images: CocoImages, index: int, found: Prediction) -> list[dict[s
             "score": score,
         }
         for box, label, score in zip(boxes, labels, scores, strict=True)
-        if 1 <= label <= len(images.category_ids)
     ]
     if "masks" in found:
         for result, mask in zip(results, found["masks"].numpy(), strict=True):

@@ -12,10 +12,11 @@ from torch import Tensor, distributed, nn
 
 from laplacianformer.data import Corrupt
 from laplacianformer.data.detection import DetectionBatch, DetectionLoaders, open_detection
+from laplacianformer.detection.find import find_objects
 from laplacianformer.files import write_json
 from laplacianformer.recipes import DetectionRecipe
 from laplacianformer.tasks import checkpoint, engine, export, parts
-from laplacianformer.tasks.coco_scores import Scores, as_results, coco_scores, flat, percent, predict, table
+from laplacianformer.tasks.coco_scores import Scores, as_results, coco_scores, flat, percent, table
 from laplacianformer.tasks.metrics import DETECTION_COLUMNS
 
 # Columns, and what torchvision's detectors call the losses in them. What a detector doesn't have is 0.
@@ -95,7 +96,7 @@ class Training(engine.Training):
                 unreadable[index] = reason
                 continue
             with self.fabric.autocast():
-                found = predict(model, self.fabric.to_device(picture))
+                found = find_objects(model, self.fabric.to_device(picture))
             results += as_results(images, index, found)
         everything = self.gathered((results, unreadable))
         unreadable = {index: reason for _, part in everything for index, reason in part.items()}
