@@ -6,9 +6,17 @@ namespace {
 
 // One row of 2 * half channels. `direction` is 1, or -1 to turn back.
 template <class From, class R, class To>
-INLINE void turn(const From* from, const R* cosines, const R* sines, R direction, int64_t half, To* __restrict to) {
-  for (int64_t k = 0; k < half; ++k) {
-    const R a = widen(from[k]), b = widen(from[half + k]), sine = direction * sines[k];
+INLINE void turn(const From* from, const R* cosines, const R* sines, R direction, int64_t half, To* to) {
+  constexpr int w = kWidth<R>;
+  int64_t k = 0;
+  for (; k + w <= half; k += w) {
+    const Vec<R> a = load_whole<R>(from + k), b = load_whole<R>(from + half + k);
+    const Vec<R> cosine = load(cosines + k), sine = load(sines + k) * direction;
+    store_whole<R>(to + k, a * cosine - b * sine);
+    store_whole<R>(to + half + k, a * sine + b * cosine);
+  }
+  for (; k < half; ++k) {
+    const R a = widen(from[k]), b = widen(from[half + k]), sine = sines[k] * direction;
     narrow(a * cosines[k] - b * sine, to[k]);
     narrow(a * sine + b * cosines[k], to[half + k]);
   }
