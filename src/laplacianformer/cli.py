@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="laplacianformer", description="Vision backbones with Laplacian attention.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
-    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict):
+    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict, _add_reproduce):
         add(commands)
 
     parsed = parser.parse_args(arguments)
@@ -156,6 +156,31 @@ exit code: 0; 1 if some pictures could not be read (each is named and not counte
     evaluate.set_defaults(run=_eval)
 
 
+def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="run a figure or table of the paper",
+        description="Runs one experiment, writes its numbers as CSV and a plot, and says whether they agree with the "
+        "paper. Trainings that were done already are not done again; a killed command goes on where it was.",
+        epilog="""examples:
+  laplacianformer reproduce --list
+  laplacianformer reproduce attention --quick
+  laplacianformer reproduce attention --cifar10 cifar10/""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    reproduce.add_argument("name", nargs="?", metavar="NAME", help="of the experiment")
+    reproduce.add_argument("--list", action="store_true", help="name all experiments")
+    reproduce.add_argument("--quick", action="store_true", help="a minute at most, to see that it runs")
+    reproduce.add_argument("--cifar10", metavar="[READER:]DIR", help="CIFAR-10, for experiments that train")
+    reproduce.add_argument(
+        "--processes", type=_positive, metavar="N", help="trainings at a time (default: one for each core)"
+    )
+    reproduce.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder of results (default: results, with --quick runs/quick)"
+    )
+    reproduce.set_defaults(run=_reproduce)
+
+
 def _add_device(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: an accelerator, if any)")
 
@@ -211,6 +236,23 @@ def _eval(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         device=arguments.device,
     )
+
+
+def _reproduce(arguments: argparse.Namespace) -> None:
+    from laplacianformer.experiments import frame
+
+    if arguments.list:
+        frame.show_list()
+    elif arguments.name is None:
+        raise InputError("name an experiment; --list names all")
+    else:
+        frame.reproduce(
+            arguments.name,
+            output=arguments.output,
+            quick=arguments.quick,
+            cifar10=arguments.cifar10,
+            processes=arguments.processes,
+        )
 
 
 # ---- how arguments are read ----

@@ -1,7 +1,6 @@
 """The end of a run: weights in one file that says what they are and where they come from."""
 
 import json
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from torch import nn
 
 import laplacianformer
+from laplacianformer.provenance import commit
 from laplacianformer.recipes import Recipe, as_yaml
 from laplacianformer.tasks.checkpoint import writing
 from laplacianformer.tasks.parts import create_model
@@ -49,12 +49,3 @@ def _metadata(recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any])
 def _lasting(args: Mapping[str, Any]) -> dict[str, Any]:
     """Without what only said where the first weights came from."""
     return {name: value for name, value in args.items() if name not in FORBIDDEN}
-
-
-def commit() -> str:
-    """The commit of the code, where it runs from a repository."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
