@@ -23,6 +23,7 @@ from laplacianformer.errors import InputError
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
 from laplacianformer.provenance import provenance
 
+PROGRAM = (sys.executable, "-m", "laplacianformer")
 THREADS = 1  # of a training: several trainings use several cores better than one of them does
 PAUSE = 0.2  # seconds between looks at the running processes
 CURVE = ("epoch", "validation_loss", "validation_accuracy")
@@ -127,7 +128,7 @@ def _start(run: Run, folder: Path) -> _Process | None:
     except BlockingIOError:
         os.close(lock)
         return None
-    command = [sys.executable, "-m", "laplacianformer", *run.arguments, "--output", str(folder)]
+    command = [*PROGRAM, *run.arguments, "--output", str(folder)]
     with (folder / "log.txt").open("ab") as log:
         child = subprocess.Popen(
             command,
