@@ -14,10 +14,12 @@ from laplacianformer.errors import InputError
 from laplacianformer.files import write_json
 from laplacianformer.provenance import provenance
 
-Verdict = Literal["agrees", "disagrees", "not confirmed at this scale"]
+Verdict = Literal["agrees", "agrees in part", "disagrees", "not confirmed at this scale"]
 
 # Its module is of the same name.
 EXPERIMENTS = {
+    "solver-convergence": "Newton-Schulz against conjugate gradients, by condition number",
+    "gradients": "the gradient of either kernel as two points meet",
     "attention": "beyond the paper: the same model with Laplacian, Gaussian and softmax attention",
 }
 
