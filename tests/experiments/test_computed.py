@@ -17,6 +17,7 @@ pytest.importorskip("matplotlib")
     [
         ("solver-convergence", "errors.csv", "agrees in part"),
         ("gradients", "lengths.csv", "agrees"),
+        ("accuracy-flops", "models.csv", "agrees in part"),
     ],
 )
 def test_quick_form(name, table, verdict, tmp_path, capsys) -> None:

@@ -20,6 +20,7 @@ Verdict = Literal["agrees", "agrees in part", "disagrees", "not confirmed at thi
 EXPERIMENTS = {
     "solver-convergence": "Newton-Schulz against conjugate gradients, by condition number",
     "gradients": "the gradient of either kernel as two points meet",
+    "accuracy-flops": "parameters and multiply-adds of all sizes, beside the reported accuracies",
     "attention": "beyond the paper: the same model with Laplacian, Gaussian and softmax attention",
 }
 
