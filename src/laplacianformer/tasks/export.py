@@ -4,6 +4,7 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from torch import nn
 
 import laplacianformer
 from laplacianformer.recipes import Recipe, as_yaml
-from laplacianformer.tasks.checkpoint import writing
 from laplacianformer.tasks.parts import create_model
 from laplacianformer.weights import FORBIDDEN, checked_metadata, save_weights
 
@@ -22,8 +22,7 @@ def export(
     """Write these weights. Recipe, metrics, commit, date and version go into the metadata."""
     model = create_model(recipe, len(classes))
     model.load_state_dict(state)
-    with writing(path):
-        save_weights(path, model, classes=classes, metadata=_metadata(recipe, classes, scores))
+    save_weights(path, model, classes=classes, metadata=_metadata(recipe, classes, scores))
 
 
 def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) -> None:
@@ -32,12 +31,12 @@ def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) 
 
 
 def _metadata(recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]) -> dict[str, str]:
-    taken = {key: getattr(recipe.data, key) for key in ("size", "mean", "std", "interpolation", "crop_pct")}
+    anywhere = replace(recipe, data=replace(recipe.data, root=None))  # where the data was is nobody's business
     return {
         "architecture": recipe.model.name,
         "model_args": json.dumps({**_lasting(recipe.model.args), "num_classes": len(classes)}),
-        "input": json.dumps(taken),
-        "recipe": as_yaml(recipe),
+        "input": json.dumps(recipe.data.input),
+        "recipe": as_yaml(anywhere),
         "metrics": json.dumps(scores),
         "weights": "exponential moving average" if recipe.optimise.ema_decay else "last step",
         "commit": commit(),
