@@ -33,9 +33,11 @@ def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
         raise InputError(f"recipe {name}: {_explain(error)}") from None
 
 
-def as_yaml(recipe: Recipe) -> str:
-    """Every key, defaults included."""
+def as_yaml(recipe: Recipe, *, with_root: bool = True) -> str:
+    """Every key, defaults included. The folder of the data, data.root, means nothing on another machine."""
     plain = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    if not with_root:
+        plain["data"]["root"] = None
     return yaml.safe_dump(plain, sort_keys=False)
 
 

@@ -4,7 +4,6 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,11 @@ def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) 
 
 
 def _metadata(recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]) -> dict[str, str]:
-    anywhere = replace(recipe, data=replace(recipe.data, root=None))  # where the data was is nobody's business
     return {
         "architecture": recipe.model.name,
         "model_args": json.dumps({**_lasting(recipe.model.args), "num_classes": len(classes)}),
         "input": json.dumps(recipe.data.input),
-        "recipe": as_yaml(anywhere),
+        "recipe": as_yaml(recipe, with_root=False),
         "metrics": json.dumps(scores),
         "weights": "exponential moving average" if recipe.optimise.ema_decay else "last step",
         "commit": commit(),
