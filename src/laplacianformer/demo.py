@@ -12,6 +12,7 @@ from rich.table import Table
 from laplacianformer import images, pictures
 from laplacianformer.attention_maps import attention_maps
 from laplacianformer.errors import InputError
+from laplacianformer.files import check_folder
 from laplacianformer.weights import Weights, load_weights
 
 SHOWN = 24  # pictures on the sheet of predictions
@@ -30,6 +31,7 @@ class Trained:
 def run(output: Path) -> None:
     """Train, draw, print a table of what is where."""
     pictures.require()
+    check_folder(output)
     trained = _train(output)
     loaded = load_weights(trained.weights)
     result = classify(loaded, trained.held_out)

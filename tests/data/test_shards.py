@@ -1,8 +1,9 @@
 """WebDataset shards: images in an order of their own are read, counted and dealt out like those of a folder."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 from laplacianformer import images
 from laplacianformer.data.batch import Batch
 from laplacianformer.data.loaders import open_loaders
+from laplacianformer.data.shards import Part, TimmStream
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Recipe
 from laplacianformer.tasks import classification
@@ -166,3 +168,46 @@ def test_every_process_gets_shards_however_many_workers_there_are(tmp_path: Path
 def test_fewer_shards_than_processes_are_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has 1 shards for 2 processes, and each needs one of its own"):
         open_loaders(recipe(shards(tmp_path, count=1), count=1), 1, 2)
+
+
+# ---- what timm streams ----
+
+
+class Streamed:
+    """Stands for a data set of tfds/ or hfids/, which breaks off at its third image."""
+
+    def __init__(self, **options: object) -> None:
+        self.reader, self.options = SimpleNamespace(dist_rank=None, dist_num_replicas=None), options
+
+    def __iter__(self) -> Iterator[tuple[object, int]]:
+        yield Image.fromarray(np.zeros((4, 4, 4), np.uint8)), 1  # transparent
+        yield np.full((4, 4, 3), 7, np.uint8), 9
+        raise OSError("no more")
+
+
+def test_streams_of_timm_are_read_and_named_like_others() -> None:
+    stream = TimmStream(Streamed, ["a", "b"], None, "hfids/some")
+    first, second, last = stream.shuffled(3, 0, Part(1, 2))
+    image, label = stream.read(first)
+    assert (image.getpixel((0, 0)), label) == ((255, 255, 255), 1)
+    assert stream.name(second) == "hfids/some[1]"
+    with pytest.raises(InputError, match="its label is 9, expected 0 to 1"):
+        stream.read(second)
+    with pytest.raises(InputError, match="the stream breaks off: no more"):
+        stream.read(last)
+    assert stream.name(last) == "hfids/some"
+
+
+def test_streams_of_timm_are_dealt_out_to_processes_by_rank() -> None:
+    made = []
+
+    def create(**options: object) -> Streamed:
+        made.append(Streamed(**options))
+        return made[-1]
+
+    stream = TimmStream(create, ["a", "b"], None, "hfids/some")
+    for samples in (stream.shuffled(3, 0, Part(1, 2)), stream.shuffled(3, 1, Part(1, 2)), stream.stored()):
+        next(samples)
+    assert [(one.reader.dist_rank, one.reader.dist_num_replicas) for one in made] == [(1, 2), (1, 2), (0, 1)]
+    assert [one.options["is_training"] for one in made] == [True, True, False]
+    assert made[0].options["seed"] != made[1].options["seed"]

@@ -138,6 +138,20 @@ def test_training_reads_pictures_as_eval_and_predict_do(tmp_path: Path) -> None:
         assert opened.read(2)[0].size == (8, 16)
 
 
+@pytest.mark.parametrize("cache", [True, False], ids=["memory", "stream"])
+def test_held_out_images_are_what_predict_sees(tmp_path: Path, cache: bool) -> None:
+    """Also with borders that are cut off, from pictures that are not square."""
+    for path in image_folder(tmp_path).rglob("val/*/*.png"):
+        with Image.open(path) as image:
+            image.resize((24, 20)).save(path)
+    kind = [] if cache else ["data.cache=false", "augment.crop_padding=0"]
+    given = recipe(tmp_path, "data.crop_pct=0.8", "data.interpolation=bilinear", *kind)
+    transform = images.to_input(given.data.input)
+    expected = [transform(images.read(path)) for path in sorted(tmp_path.rglob("val/*/*.png"))]
+    found = torch.cat([batch.images for batch in open_loaders(given).val])
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=2e-6)
+
+
 def test_classes_of_validation_must_be_those_of_training(tmp_path: Path) -> None:
     image_folder(tmp_path)
     (tmp_path / "val" / "class1").rename(tmp_path / "val" / "other")

@@ -14,9 +14,11 @@ from safetensors import safe_open
 from laplacianformer import recipes
 from laplacianformer.cli import main
 from laplacianformer.errors import InputError
+from laplacianformer.evaluate import evaluate, open_batches
 from laplacianformer.tasks import checkpoint, classification
 from laplacianformer.tasks.metrics import COLUMNS
 from laplacianformer.tasks.start import data_overrides
+from laplacianformer.weights import load_weights
 
 from . import helpers
 
@@ -77,6 +79,13 @@ def test_the_exported_file_holds_the_average_and_its_origin(finished: tuple[Path
     assert yaml.safe_load(metadata["recipe"])["optimise"]["epochs"] == 12
     assert str(folder) not in "".join(metadata.values()), "where the data was is not told"
     assert {"commit", "date", "version"} <= metadata.keys()
+
+
+def test_eval_measures_the_accuracy_that_training_reports(finished: tuple[Path, classification.Result]) -> None:
+    folder, result = finished
+    loaded = load_weights(result.weights)
+    measured = evaluate(loaded, open_batches(loaded, str(folder / "data")))
+    assert (measured.top1, measured.images) == (result.accuracy, 12)
 
 
 def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(

@@ -19,7 +19,8 @@ def numbers_among(found: Sequence[str], expected: Sequence[str], what: str, whos
         parts.append(f"{what} has no images of: {few(missing)}")
     if parts:
         raise InputError(f"{'; '.join(parts)}. Expected: {few(expected)}")
-    return [expected.index(name) for name in found]
+    numbers = {name: number for number, name in enumerate(expected)}
+    return [numbers[name] for name in found]
 
 
 def few(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from laplacianformer.recipes import Augment, Data
 class EndlessImages(IterableDataset[Sample]):
     """Augmented images, pass after pass: a process with fewer images than others shows them more often.
 
-    What is random about a sample depends on the seed, on who reads it and on its number.
+    What is random about a sample depends on the seed, the pass, on who reads it and on its number.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class EndlessImages(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         part, corrupt = part_of_worker(self.rank, self.world), list[str]()
         for one_pass in count():
-            seed, seen = mix(self.seed, one_pass), 0
-            for seen, sample in enumerate(self.stream.shuffled(seed, part), 1):
+            seen = 0
+            for seen, sample in enumerate(self.stream.shuffled(self.seed, one_pass, part), 1):
                 try:
                     image, target = self.stream.read(sample)
                 except Exception as error:  # whatever a broken file makes a decoder raise
@@ -42,7 +42,7 @@ class EndlessImages(IterableDataset[Sample]):
                         continue
                     yield self.black, 0, tuple(corrupt)
                 else:
-                    seed_all(mix(seed, part.rank, part.worker, seen))
+                    seed_all(mix(self.seed, one_pass, part.rank, part.worker, seen))
                     yield self.transform(image), target, tuple(corrupt)
                 corrupt.clear()
             if seen == 0:  # fewer shards than workers: the others have them

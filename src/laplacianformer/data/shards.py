@@ -54,8 +54,8 @@ class Stream(ABC):
     workers_help: bool  # in evaluation, when each goes through the whole stream and decodes its part
 
     @abstractmethod
-    def shuffled(self, seed: int, part: Part) -> Iterator[Any]:
-        """One pass over the samples of this part. The seed is that of all parts."""
+    def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
+        """A pass over the samples of this part, which are the same in each pass. All parts have the same seed."""
 
     @abstractmethod
     def stored(self) -> Iterator[Any]:
@@ -69,7 +69,7 @@ class Stream(ABC):
 
 
 class Shards(Stream):
-    """tar files with pictures (KEY.jpg) and their labels (KEY.cls), dealt out to the processes anew for each pass."""
+    """tar files with pictures (KEY.jpg) and their labels (KEY.cls), dealt out to processes, and by these to workers."""
 
     workers_help = True
 
@@ -79,11 +79,11 @@ class Shards(Stream):
             if "://" not in url and not url.startswith("pipe:") and not os.path.exists(url):
                 raise InputError(f"there is no {url}: expected a WebDataset shard (.tar)")
 
-    def shuffled(self, seed: int, part: Part) -> Iterator[Any]:
+    def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
         import webdataset
 
         urls = random.Random(seed).sample(self.urls, len(self.urls))[part.rank :: part.world]
-        chance = random.Random(mix(seed, part.rank, part.worker))
+        chance = random.Random(mix(seed, one_pass, part.rank, part.worker))
         shuffle = webdataset.shuffle(BUFFER, initial=FIRST, rng=chance)
         return iter(shuffle(self._samples(urls[part.worker :: part.workers])))
 
@@ -124,8 +124,8 @@ class TimmStream(Stream):
         """`create(is_training=, seed=)` gives the data set."""
         self.create, self.classes, self.samples, self.title = create, tuple(classes), samples, title
 
-    def shuffled(self, seed: int, part: Part) -> Iterator[Any]:
-        return self._samples(self.create(is_training=True, seed=seed % 2**31), part)
+    def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
+        return self._samples(self.create(is_training=True, seed=mix(seed, one_pass) % 2**31), part)
 
     def stored(self) -> Iterator[Any]:
         return self._samples(self.create(is_training=False, seed=0), Part())

@@ -153,10 +153,8 @@ def _create(source: Source, **options: Any) -> Any:
 
 
 def _named(reader: Any) -> tuple[str, ...]:
-    """The classes of a reader in the order of their numbers, where it knows their names."""
-    names = (
-        getattr(reader, "class_to_idx", None) or getattr(reader, "class_name_to_idx", None) or {}
-    )  # the latter: a tar
+    """The classes of a reader in the order of their numbers, where it knows their names (a tar by another name)."""
+    names = getattr(reader, "class_to_idx", None) or getattr(reader, "class_name_to_idx", None) or {}
     return tuple(sorted(names, key=names.__getitem__))
 
 

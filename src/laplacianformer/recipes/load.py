@@ -34,7 +34,7 @@ def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def as_yaml(recipe: Recipe, *, with_root: bool = True) -> str:
-    """Every key, defaults included. The folder of the data, data.root, means nothing on another machine."""
+    """Every key, defaults included; data.root, which means nothing on another machine, may be left out."""
     plain = TypeAdapter(Recipe).dump_python(recipe, mode="json")
     if not with_root:
         plain["data"]["root"] = None

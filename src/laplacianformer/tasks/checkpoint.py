@@ -9,7 +9,6 @@ import torch
 import yaml
 
 from laplacianformer.data.labels import few
-from laplacianformer.data.loaders import Loaders
 from laplacianformer.errors import InputError
 from laplacianformer.files import replacing
 from laplacianformer.recipes import Recipe, as_yaml
@@ -50,13 +49,14 @@ def clean(folder: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def check_same_run(state: dict[str, Any], recipe: Recipe, loaders: Loaders, folder: Path) -> None:
-    """A checkpoint continues only the run that it is from, on the data that it is from."""
-    old, new = state["classes"], list(loaders.classes)
-    if old != new:
+def check_same_run(
+    state: dict[str, Any], recipe: Recipe, classes: tuple[str, ...], images: Mapping[str, int | None], folder: Path
+) -> None:
+    """A checkpoint continues only the run that it is from, on the classes and numbers of images that it is from."""
+    if state["classes"] != list(classes):
         raise InputError(
-            f"the checkpoint in {folder} has {len(old)} classes ({few(old)}), "
-            f"the data {len(new)} ({few(new)}): give the data of that run, or another --output"
+            f"the checkpoint in {folder} has {len(state['classes'])} classes ({few(state['classes'])}), "
+            f"the data {len(classes)} ({few(classes)}): give the data of that run, or another --output"
         )
     changed = differences(_fixed(state["recipe"]), _fixed(as_yaml(recipe)))
     if changed:
@@ -64,7 +64,7 @@ def check_same_run(state: dict[str, Any], recipe: Recipe, loaders: Loaders, fold
             f"the run in {folder} was started with another {', '.join(changed)}: "
             "resume it with the same recipe, or give another --output"
         )
-    for split, count in loaders.images.items():
+    for split, count in images.items():
         if state["images"][split] != count:
             raise InputError(
                 f"the run in {folder} was started with {state['images'][split]} {split} images, the data has {count}: "

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from laplacianformer.data.batch import NO_LABEL, Batch, Corrupt
+from laplacianformer.data import NO_LABEL, Batch, Corrupt, mix, seed_all
 from laplacianformer.data.loaders import Loaders, open_loaders
-from laplacianformer.data.order import mix, seed_all
 from laplacianformer.errors import InputError
 from laplacianformer.files import check_folder, writing
 from laplacianformer.recipes import Recipe, as_yaml
@@ -285,7 +284,7 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        checkpoint.check_same_run(state, self.recipe, self.loaders, self.output)
+        checkpoint.check_same_run(state, self.recipe, self.loaders.classes, self.loaders.images, self.output)
         sharding.load_model_state(self.bare, state["model"], sharded=self.sharded)
         if self.average is not None:
             sharding.load_model_state(self.average.module, state["average"], sharded=self.sharded)
