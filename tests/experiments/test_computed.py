@@ -29,7 +29,7 @@ def test_quick_form(name, table, verdict, tmp_path, capsys) -> None:
     assert rows
     assert all(row["commit"] for row in rows)
     with Image.open(folder / f"{name}.png") as picture:
-        assert min(picture.size) > 500
+        assert min(picture.size) > 400
 
 
 def test_the_papers_start_keeps_an_eigenvalue_of_one_away_from_its_inverse() -> None:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laplacianformer import info
-from laplacianformer.experiments.drawing import STYLES, figure, save, tidy
+from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.pictures.figure import new_figure, save
 from laplacianformer.provenance import provenance
 
 SOURCE = "Table 1 and Figure 3a"
@@ -93,7 +94,7 @@ def places(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Reported accuracy against cost; ours at their computed cost."""
-    drawn = figure()
+    drawn = new_figure(6.5, 3.6)
     axis = drawn.subplots()
     ours = [row for row in rows if "group" in row and row["model"].startswith(OURS)]
     left = [row for row in rows if "group" in row and row not in ours]

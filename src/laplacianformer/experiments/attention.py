@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from laplacianformer.experiments.drawing import STYLES, figure, save, tidy
+from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, read_rows
 from laplacianformer.experiments.statistics import paired, summary
 from laplacianformer.experiments.sweep import Run, sweep
+from laplacianformer.pictures.figure import new_figure, save
 
 SOURCE = "beyond the paper"
 CLAIM = (
@@ -55,7 +56,7 @@ def judge(rows: Sequence[Row]) -> Outcome:
 
 def draw(points: Sequence[Row], path: Path, recipe: str) -> None:
     """Held-out accuracy after each epoch: a line a seed, and the mean of them."""
-    drawn = figure()
+    drawn = new_figure(6.5, 3.6)
     axis = drawn.subplots()
     for style, kind in zip(STYLES, KINDS, strict=False):
         lines: dict[str, list[tuple[float, float]]] = {}

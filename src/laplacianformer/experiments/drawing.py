@@ -1,10 +1,6 @@
-"""Figures of half a page that all readers can tell apart, in print too."""
+"""How the plots look: at half a page, for all readers, in print too."""
 
-from pathlib import Path
 from typing import Any
-
-from laplacianformer.files import replacing
-from laplacianformer.pictures import require
 
 # Okabe and Ito's colours, with a marker and a dash each, so that none is told by colour alone.
 STYLES: list[dict[str, Any]] = [
@@ -17,18 +13,9 @@ STYLES: list[dict[str, Any]] = [
 ]
 
 
-def figure(width: float = 6.5, height: float = 3.6) -> Any:
-    return require()(figsize=(width, height), layout="constrained")
-
-
 def tidy(axis: Any, *, x: str, y: str) -> None:
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.grid(color="#DDDDDD", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def save(drawn: Any, path: Path) -> None:
-    with replacing(path) as file:
-        drawn.savefig(file, format="png", dpi=200)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.experiments.drawing import STYLES, figure, save, tidy
+from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.pictures.figure import new_figure, save
 from laplacianformer.provenance import provenance
 
 SOURCE = "appendix, gradient behaviour"
@@ -80,7 +81,7 @@ def judge(rows: Sequence[Row]) -> Outcome:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    drawn = figure(9, 3.2)
+    drawn = new_figure(9, 3.2)
     for axis, width in zip(drawn.subplots(1, len(WIDTHS), sharex=True, sharey=True), WIDTHS, strict=True):
         for style, kernel in zip(STYLES, KERNELS, strict=False):
             line = [

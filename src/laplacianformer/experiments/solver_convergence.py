@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.experiments.drawing import STYLES, figure, save, tidy
+from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.pictures.figure import new_figure, save
 from laplacianformer.provenance import provenance
 
 SOURCE = "figure of solver convergence (ablations)"
@@ -113,7 +114,7 @@ def judge(rows: Sequence[Row]) -> Outcome:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """A panel a matrix, the first seed."""
     matrices = list(dict.fromkeys(row["matrix"] for row in rows))
-    drawn = figure(9, 5)
+    drawn = new_figure(9, 5)
     for axis, matrix in zip(drawn.subplots(2, 3, sharex=True, sharey=True).flat, matrices, strict=True):
         for style, method in zip(STYLES, METHODS, strict=False):
             line = [

@@ -33,9 +33,11 @@ def load(name: str, overrides: Iterable[str] = ()) -> Recipe:
         raise InputError(f"recipe {name}: {_explain(error)}") from None
 
 
-def as_yaml(recipe: Recipe) -> str:
-    """Every key, defaults included."""
+def as_yaml(recipe: Recipe, *, with_root: bool = True) -> str:
+    """Every key, defaults included; data.root, which means nothing on another machine, may be left out."""
     plain = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    if not with_root:
+        plain["data"]["root"] = None
     return yaml.safe_dump(plain, sort_keys=False)
 
 

@@ -6,7 +6,9 @@ resumed run does what the run that was not stopped would have done.
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,14 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from laplacianformer.attention import LaplacianAttention
-from laplacianformer.data import NO_LABEL, Batch, Corrupt, Loaders, mix, open_loaders, seed_all
-from laplacianformer.diagnose import diagnose
+from laplacianformer.data import NO_LABEL, Batch, Corrupt, mix, seed_all
+from laplacianformer.data.loaders import Loaders, open_loaders
 from laplacianformer.errors import InputError
+from laplacianformer.files import check_folder, writing
 from laplacianformer.recipes import Recipe, as_yaml
 from laplacianformer.tasks import checkpoint, export, parts, sharding, trouble
-from laplacianformer.tasks.metrics import Metrics
+from laplacianformer.tasks.clock import Clock
+from laplacianformer.tasks.metrics import Metrics, attention_state
 from laplacianformer.tasks.report import Report
+from laplacianformer.tasks.together import in_each, in_first
 
 LOOKED_AT = 4  # images on which the attention is looked into
 
@@ -45,27 +49,20 @@ class Result:
 def train(recipe: Recipe, output: Path, *, resume: bool = False) -> Result:
     """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt and, at the end,
     model.safetensors (the averaged weights where the recipe keeps an average)."""
-    if checkpoint.exists(output) and not resume:
-        raise InputError(f"{output} holds a run already: pass --resume to go on with it, or another --output")
     fabric = parts.create_engine(recipe.run)
     fabric.launch()
+    in_first(fabric, lambda: _check_output(output, resume=resume))
     if recipe.run.precision == "bfloat16" and fabric.device.type == "cpu":
-        trouble.try_bfloat16_on_cpu()
-
-    def once(make: Any) -> Any:
-        found = None
-        if fabric.is_global_zero:
-            try:
-                found = make()
-            except InputError as error:
-                found = error
-        found = fabric.broadcast(found)
-        if isinstance(found, InputError):  # In every process, or the others would wait for the first.
-            raise found
-        return found
-
-    loaders = open_loaders(recipe, fabric.global_rank, fabric.world_size, once)
+        in_each(fabric, trouble.try_bfloat16_on_cpu)
+    rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
     return Training(recipe, output, fabric, loaders, resume=resume).run()
+
+
+def _check_output(output: Path, *, resume: bool) -> None:
+    if checkpoint.exists(output) and not resume:
+        raise InputError(f"{output} holds a run already: pass --resume to go on with it, or another --output")
+    check_folder(output)
 
 
 class Training:
@@ -96,9 +93,9 @@ class Training:
         self.step = 0
         self.sums = torch.zeros(4, dtype=torch.float64)  # loss, accuracy, gradient norm, steps since the last row
         self.accuracy = self.best = 0.0  # on held-out images
-        self.seconds = 0.0  # of training steps since the last row
-        if resume and checkpoint.exists(output):
-            self.restore(checkpoint.load(output))
+        self.clock = Clock()
+        if resume and in_first(fabric, lambda: checkpoint.exists(output)):
+            self.restore(in_each(fabric, lambda: checkpoint.load(output)))
         self.metrics: Metrics | None = None  # of the first process
         self.report = Report(recipe, self.steps, self.step, active=fabric.is_global_zero)
 
@@ -106,31 +103,48 @@ class Training:
 
     def run(self) -> Result:
         started = time.monotonic()
-        if self.fabric.is_global_zero:
-            with checkpoint.writing(self.output):
-                self.output.mkdir(parents=True, exist_ok=True)
-            checkpoint.clean(self.output)
-            self.metrics = Metrics(self.output, self.step, tensorboard=self.recipe.run.tensorboard)
+        in_first(self.fabric, self.open_metrics)
+        self.clock.skip()
         with self.report:
             for epoch in range(self.step // self.steps_an_epoch, self.recipe.optimise.epochs):
-                self.corrupt.start_epoch()
-                for batch in self.loaders.train.epoch(epoch, self.step % self.steps_an_epoch):
+                for batch in self.batches(epoch):
                     self.advance(batch)
                     self.after_step(batch)
         if self.metrics is not None:
             self.metrics.close()
         state = sharding.model_state(self.evaluated, sharded=self.sharded)
-        if self.fabric.is_global_zero:
-            scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": self.step}
-            export.export(self.weights, state, self.recipe, self.loaders.classes, scores)
-        self.fabric.barrier()
+        scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": self.step}
+        if self.average is not None:
+            scores["ema_decay"] = self.average.get_decay(self.step)
+        in_first(self.fabric, lambda: export.export(self.weights, state, self.recipe, self.loaders.classes, scores))
         result = Result(self.output, self.weights, self.accuracy, self.best, self.step, time.monotonic() - started)
         self.report.table(result)
         return result
 
+    def open_metrics(self) -> None:
+        with writing(self.output):
+            self.output.mkdir(parents=True, exist_ok=True)
+        checkpoint.clean(self.output)
+        self.metrics = Metrics(self.output, self.step, tensorboard=self.recipe.run.tensorboard)
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Those that are left of an epoch. Where one process can't go on, all stop."""
+        self.corrupt.start_epoch()
+        left = self.loaders.train.epoch(epoch, self.step % self.steps_an_epoch)
+
+        def take() -> Batch | None:
+            batch = next(left, None)
+            if batch is not None:
+                self.corrupt.add(batch.corrupt, self.steps_an_epoch * len(batch.targets))
+            return batch
+
+        while (batch := in_each(self.fabric, take)) is not None:
+            self.clock.wait()
+            yield batch
+            self.clock.count()
+
     def advance(self, batch: Batch) -> None:
         """One step of the optimiser."""
-        started = time.monotonic()
         self.seed(self.step)
         self.model.train()
         images, targets = self.fabric.to_device((batch.images, batch.targets))
@@ -156,19 +170,16 @@ class Training:
             self.average.update(self.bare, self.step)
         right = (logits.argmax(1) == (targets if targets.ndim == 1 else targets.argmax(1))).double().mean()
         self.sums += torch.stack([loss.detach().double(), right, norm.double(), torch.ones_like(right)]).cpu()
-        self.seconds += time.monotonic() - started
 
     def after_step(self, batch: Batch) -> None:
         """What is due after a step: a row, an evaluation, a checkpoint; in this order, so that rows are never lost."""
-        self.corrupt.add(batch.corrupt, self.steps_an_epoch * len(batch.targets))
         run, end_of_epoch = self.recipe.run, self.step % self.steps_an_epoch == 0
         scores = self.evaluate() if end_of_epoch else {}
         if end_of_epoch or self.step % run.log_steps == 0:
             self.log(batch, scores)
         if end_of_epoch or self.step % run.checkpoint_steps == 0:
             state = self.state()
-            if self.fabric.is_global_zero:
-                checkpoint.save(self.output, state)
+            in_first(self.fabric, lambda: checkpoint.save(self.output, state))
         self.report.advance(self.step)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -208,6 +219,7 @@ class Training:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy on the held-out images, over all processes."""
+        self.clock.count()
         model = self.evaluated.eval()
         if self.fabric.world_size > 1:  # running statistics of the first process, as they are in its checkpoint
             distribute_bn(model, self.fabric.world_size, reduce=False)
@@ -221,10 +233,12 @@ class Training:
             right = (logits.argmax(1) == targets).sum()
             loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
             totals += torch.stack([right, loss, (targets != NO_LABEL).sum()]).double()
-        Corrupt(self.corrupt.limit).add(unreadable, int(totals[2]) + len(unreadable))
+        seen = int(totals[2]) + len(unreadable)
+        in_each(self.fabric, lambda: Corrupt(self.corrupt.limit).add(unreadable, seen))
         right, loss, count = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
         self.accuracy = right / max(1, count)
         self.best = max(self.best, self.accuracy)
+        self.clock.skip()
         return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
 
     def log(self, batch: Batch, scores: dict[str, float]) -> None:
@@ -232,6 +246,7 @@ class Training:
         means = self.sums[:3] / self.sums[3]
         loss, accuracy, norm = cast(Tensor, self.fabric.all_reduce(means, reduce_op="mean")).tolist()
         images = self.recipe.optimise.batch_size * self.sums[3].item()
+        self.clock.count()
         row = {
             "step": self.step,
             "epoch": self.step / self.steps_an_epoch,
@@ -239,48 +254,41 @@ class Training:
             "accuracy": accuracy,
             "lr": self.optimiser.param_groups[0]["lr"],
             "gradient_norm": norm,
-            "images_per_second": round(images / self.seconds, 1),
+            "images_per_second": round(images / self.clock.seconds, 1),
+            "data_wait": round(self.clock.waited / self.clock.seconds, 3),
             **scores,
         }
-        row |= self.look_inside(batch)
+        row |= attention_state(self.bare.eval(), self.fabric.to_device(batch.images[:LOOKED_AT]))
         self.sums.zero_()
-        self.seconds = 0.0
-        if self.metrics is not None:
-            self.metrics.add(row)
+        self.clock.restart()
+        in_first(self.fabric, lambda: cast(Metrics, self.metrics).add(row))
         self.report.row(row)
-
-    def look_inside(self, batch: Batch) -> dict[str, float]:
-        """The state of the attention on a few images; nothing for other token mixers."""
-        if not any(isinstance(module, LaplacianAttention) for module in self.bare.modules()):
-            return {}
-        layers = diagnose(self.bare.eval(), self.fabric.to_device(batch.images[:LOOKED_AT]))
-        return {
-            "kernel_mean": sum(layer.kernel_mean for layer in layers) / len(layers),
-            "residual": max(layer.residual for layer in layers),
-        }
 
     # ---- state ----
 
     def state(self) -> dict[str, Any]:
         """For the first process; every process has to call this."""
         average = self.average.module if self.average is not None else None
+        self.clock.count()
         return {
             "step": self.step,
             "model": sharding.model_state(self.bare, sharded=self.sharded),
             "average": sharding.model_state(average, sharded=self.sharded) if average is not None else None,
             "optimiser": sharding.optimiser_state(self.bare, self.raw_optimiser, sharded=self.sharded),
             "sums": self.sums,
-            "seconds": self.seconds,
+            "seconds": [self.clock.seconds, self.clock.waited],
             "accuracy": [self.accuracy, self.best],
             "recipe": as_yaml(self.recipe),
             "classes": list(self.loaders.classes),
+            "images": self.loaders.images,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        checkpoint.check_same_run(state, self.recipe, self.loaders.classes, self.output)
+        checkpoint.check_same_run(state, self.recipe, self.loaders.classes, self.loaders.images, self.output)
         sharding.load_model_state(self.bare, state["model"], sharded=self.sharded)
         if self.average is not None:
             sharding.load_model_state(self.average.module, state["average"], sharded=self.sharded)
         sharding.load_optimiser_state(self.bare, self.raw_optimiser, state["optimiser"], sharded=self.sharded)
-        self.step, self.sums, self.seconds = state["step"], state["sums"], state["seconds"]
+        self.step, self.sums = state["step"], state["sums"]
+        self.clock.seconds, self.clock.waited = state["seconds"]
         self.accuracy, self.best = state["accuracy"]

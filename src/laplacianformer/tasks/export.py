@@ -11,7 +11,6 @@ from torch import nn
 import laplacianformer
 from laplacianformer.provenance import commit
 from laplacianformer.recipes import Recipe, as_yaml
-from laplacianformer.tasks.checkpoint import writing
 from laplacianformer.tasks.parts import create_model
 from laplacianformer.weights import FORBIDDEN, checked_metadata, save_weights
 
@@ -22,8 +21,7 @@ def export(
     """Write these weights. Recipe, metrics, commit, date and version go into the metadata."""
     model = create_model(recipe, len(classes))
     model.load_state_dict(state)
-    with writing(path):
-        save_weights(path, model, classes=classes, metadata=_metadata(recipe, classes, scores))
+    save_weights(path, model, classes=classes, metadata=_metadata(recipe, classes, scores))
 
 
 def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) -> None:
@@ -32,12 +30,11 @@ def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) 
 
 
 def _metadata(recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]) -> dict[str, str]:
-    taken = {key: getattr(recipe.data, key) for key in ("size", "mean", "std", "interpolation", "crop_pct")}
     return {
         "architecture": recipe.model.name,
         "model_args": json.dumps({**_lasting(recipe.model.args), "num_classes": len(classes)}),
-        "input": json.dumps(taken),
-        "recipe": as_yaml(recipe),
+        "input": json.dumps(recipe.data.input),
+        "recipe": as_yaml(recipe, with_root=False),
         "metrics": json.dumps(scores),
         "weights": "exponential moving average" if recipe.optimise.ema_decay else "last step",
         "commit": commit(),
