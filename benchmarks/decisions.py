@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from provenance import provenance
 from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer import LaplacianFormer
+from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "decisions"
 STEPS = (2, 4, 6, 8, 12, 20)

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 from measure import interleaved
-from provenance import provenance
 from torch import Tensor
 
 from laplacianformer import ops
 from laplacianformer.ops import cpu_extension
+from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernels"
 SCALE = 4.0

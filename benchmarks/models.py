@@ -19,13 +19,13 @@ from typing import Any
 import timm
 import torch
 from measure import Call, in_child, interleaved, peak_memory
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from laplacianformer import LaplacianAttention, SoftmaxAttention
 from laplacianformer.attention import GridAttention
+from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "models"
 TOKEN_SIDES = (28, 56, 112, 224)

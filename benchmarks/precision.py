@@ -12,9 +12,9 @@ from pathlib import Path
 import timm
 import torch
 from models import show, write
-from provenance import provenance
 
 import laplacianformer.info
+from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "models"
 

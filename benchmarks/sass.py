@@ -29,7 +29,6 @@ from typing import Any
 import ahead_of_time
 import torch
 import triton
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +36,7 @@ from laplacianformer.ops import triton_support as support
 from laplacianformer.ops.laplacian_kernel import triton as kernels
 from laplacianformer.ops.laplacian_matmul import triton as products
 from laplacianformer.ops.newton_schulz import triton as inverses
+from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "triton"
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")

@@ -20,6 +20,17 @@ INLINE To bits_of(From from) {
   return to;
 }
 
+// The numbers that accumulate.
+template <class T>
+struct Accumulator {
+  using type = float;
+};
+
+template <>
+struct Accumulator<double> {
+  using type = double;
+};
+
 INLINE float widen(float v) { return v; }
 INLINE double widen(double v) { return v; }
 INLINE float widen(BFloat16 v) { return bits_of<float>(uint32_t{v.bits} << 16); }

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "task.h"
@@ -87,8 +88,13 @@ class Scratch {
   void* data_;
 };
 
-Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, double scale, Views& views) {
+using Angles = std::optional<Tensor>;
+
+Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, const Angles& cosines, const Angles& sines,
+               double scale, Views& views) {
   Task task{};
+  task.cosines = cosines ? cosines->data_ptr() : nullptr;
+  task.sines = sines ? sines->data_ptr() : nullptr;
   const int64_t rows = x.size(x.dim() - 2), columns = y.size(y.dim() - 2);
   task.type = type_of(x);
   task.batch = 1;
@@ -147,18 +153,19 @@ size_t shares_bytes(const Task& task, int64_t stride) {
   return task.items() * task.shorts * stride * (task.type == Type::float64 ? 8 : 4);
 }
 
-void kernel_forward(Tensor x, Tensor y, Tensor out, double scale, int64_t which) {
+void kernel_forward(Tensor x, Tensor y, Angles cosines, Angles sines, Tensor out, double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, 0, scale, views);
+  Task task = make_task(x, y, 0, cosines, sines, scale, views);
   task.kernel = views(out);
   run(level, level.kernel_forward, task);
 }
 
-void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor dx, Tensor dy, double scale, int64_t which) {
+void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Angles cosines, Angles sines, Tensor dx, Tensor dy,
+                     double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, 0, scale, views);
+  Task task = make_task(x, y, 0, cosines, sines, scale, views);
   task.kernel = views(out);
   task.kernel_grad = views(grad);
   task.long_out = views(task.long_is_row ? dx : dy);
@@ -168,10 +175,11 @@ void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor dx, Ten
   add_shares(level, task, sums.get(), task.width, task.width, task.long_is_row ? dy : dx);
 }
 
-void matmul_forward(Tensor x, Tensor y, Tensor values, Tensor out, double scale, int64_t which) {
+void matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, Tensor out, double scale,
+                    int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, values.size(values.dim() - 1), scale, views);
+  Task task = make_task(x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
   const int64_t stride = level.pad(task.type, task.value_width);
   if (task.long_is_row) {
     task.short_values = views(values);
@@ -185,11 +193,11 @@ void matmul_forward(Tensor x, Tensor y, Tensor values, Tensor out, double scale,
   add_shares(level, task, sums.get(), task.value_width, stride, out);
 }
 
-void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor dx, Tensor dy, Tensor dvalues,
-                     double scale, int64_t which) {
+void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, Tensor dx, Tensor dy,
+                     Tensor dvalues, double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, values.size(values.dim() - 1), scale, views);
+  Task task = make_task(x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
   const int64_t stride = level.pad(task.type, task.value_width);
   const bool by_row = task.long_is_row;
   task.long_values = views(by_row ? grad : values);
@@ -344,14 +352,17 @@ int64_t peak(int64_t rounds, bool fused, int64_t which) {
 }  // namespace laplacianformer
 
 STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
-  m.def("kernel_forward(Tensor x, Tensor y, Tensor(a!) out, float scale, int level) -> ()");
   m.def(
-      "kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor(a!) dx, Tensor(b!) dy, float scale, "
+      "kernel_forward(Tensor x, Tensor y, Tensor? cosines, Tensor? sines, Tensor(a!) out, float scale, int level) -> ()");
+  m.def(
+      "kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor? cosines, Tensor? sines, Tensor(a!) dx, "
+      "Tensor(b!) dy, float scale, int level) -> ()");
+  m.def(
+      "matmul_forward(Tensor x, Tensor y, Tensor values, Tensor? cosines, Tensor? sines, Tensor(a!) out, float scale, "
       "int level) -> ()");
-  m.def("matmul_forward(Tensor x, Tensor y, Tensor values, Tensor(a!) out, float scale, int level) -> ()");
   m.def(
-      "matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor(a!) dx, Tensor(b!) dy, "
-      "Tensor(c!) dvalues, float scale, int level) -> ()");
+      "matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor? cosines, Tensor? sines, "
+      "Tensor(a!) dx, Tensor(b!) dy, Tensor(c!) dvalues, float scale, int level) -> ()");
   m.def("rotate(Tensor x, Tensor cosines, Tensor sines, Tensor(a!) out, int level) -> ()");
   m.def("inverse_forward(Tensor w, Tensor(a!) out, int iterations, float eps, bool identity, int level) -> ()");
   m.def(

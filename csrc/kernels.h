@@ -8,16 +8,6 @@ namespace {
 constexpr int64_t kChunk = 64;
 
 template <class T>
-struct Accumulator {
-  using type = float;
-};
-
-template <>
-struct Accumulator<double> {
-  using type = double;
-};
-
-template <class T>
 INLINE T* row_of(const Rows& rows, int64_t matrix, int64_t row) {
   return static_cast<T*>(rows.data) + rows.offsets[matrix] + row * rows.stride;
 }
@@ -30,13 +20,14 @@ INLINE int64_t padded(int64_t width) {
 // The scratch memory of an item. With a null base, only its size.
 template <class R>
 struct Buffers {
-  R *longs, *d_longs, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *outputs, *long_totals, *short_totals;
+  R *longs, *d_longs, *turned, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *outputs, *long_totals, *short_totals;
   size_t bytes = 0;
 
   INLINE Buffers(const Task& task, void* base) {
     const int64_t values = padded<R>(task.value_width);
     longs = take(base, panel_size<R>(task.width));
     d_longs = take(base, panel_size<R>(task.width));
+    turned = take(base, task.cosines ? kBlock * task.width : 0);
     long_values = take(base, panel_size<R>(task.value_width));
     weights = take(base, panel_size<R>(kChunk));
     products = take(base, panel_size<R>(kChunk));
@@ -79,12 +70,29 @@ struct Item {
     for (int64_t k = 0; k < count; ++k) data[k] = 0;
   }
 
+  // Turns row `row` of the long features, or their gradient back.
+  template <class From, class To>
+  INLINE void turn_row(int64_t row, const From* from, R direction, To* to) {
+    const int64_t half = task.width / 2;
+    turn(from, static_cast<const R*>(task.cosines) + row * half, static_cast<const R*>(task.sines) + row * half,
+         direction, half, to);
+  }
+
+  void pack_longs(int64_t row, int64_t lanes) {
+    if (!task.cosines)
+      return pack<R>(row_of<const T>(task.longs_in, matrix, row), task.longs_in.stride, lanes, task.width,
+                     buffers.longs);
+    for (int64_t l = 0; l < lanes; ++l)
+      turn_row(row + l, row_of<const T>(task.longs_in, matrix, row + l), R(1), buffers.turned + l * task.width);
+    pack<R>(buffers.turned, task.width, lanes, task.width, buffers.longs);
+  }
+
   // Calls f(row, lanes) for each block of long rows, with their features packed.
   template <class F>
   INLINE void blocks(F f) {
     for (int64_t row = begin; row < end; row += kBlock) {
       const int64_t lanes = smaller(kBlock, end - row);
-      pack<R>(row_of<const T>(task.longs_in, matrix, row), task.longs_in.stride, lanes, task.width, buffers.longs);
+      pack_longs(row, lanes);
       f(row, lanes);
     }
   }
@@ -161,7 +169,11 @@ struct Item {
   }
 
   void write_gradient(int64_t row, int64_t lanes) {
-    unpack<R>(buffers.d_longs, lanes, task.width, row_of<T>(task.long_out, matrix, row), task.long_out.stride);
+    if (!task.cosines)
+      return unpack<R>(buffers.d_longs, lanes, task.width, row_of<T>(task.long_out, matrix, row), task.long_out.stride);
+    unpack<R>(buffers.d_longs, lanes, task.width, buffers.turned, task.width);
+    for (int64_t l = 0; l < lanes; ++l)
+      turn_row(row + l, buffers.turned + l * task.width, R(-1), row_of<T>(task.long_out, matrix, row + l));
   }
 
   void kernel_forward() {

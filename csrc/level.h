@@ -14,11 +14,11 @@
 #include "totals.h"
 #include "product.h"
 #include "signs.h"
+#include "rotate.h"
 #include "kernels.h"
 #include "inverse.h"
 #include "variance.h"
 #include "peak.h"
-#include "rotate.h"
 
 namespace laplacianformer {
 namespace {

@@ -28,6 +28,7 @@ struct Task {
   bool long_is_row;  // Kernel matrices are stored (long, short), or (short, long).
 
   Rows longs_in, shorts_in;            // Features.
+  const void *cosines, *sines;         // (longs, width / 2) each: a rotation of the long features (rotate.h), or null.
   Rows long_values, short_values;      // For matmul; forward uses one of the two, backward both.
   Rows kernel, kernel_grad;            // The kernel matrix and its gradient.
   Rows long_out, long_value_out;       // Gradient of the long features; product or gradient with a row a long row.

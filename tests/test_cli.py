@@ -28,3 +28,13 @@ def test_wrong_command_lines_end_with_code_2_and_a_reason(arguments, capsys):
         main(arguments)
     assert stop.value.code == 2
     assert "usage: laplacianformer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["info", "more"], ["info", "--sizes"], ["predict", "a.png", "--tpo", "3"]])
+def test_unknown_arguments_are_named(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    command, unknown = arguments[0], arguments[-2 if "--tpo" in arguments else -1]
+    expected = f"laplacianformer {command}: unknown argument {unknown}: see laplacianformer {command} --help\n"
+    assert capsys.readouterr().err == expected

@@ -178,14 +178,16 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Figure, "savefig", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(InputError, match=r"can't write .*curve\.png: No space left"):
         pictures.training_curve(metrics(tmp_path / "metrics.csv"), output)
     assert output.read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
 
 
 def test_without_matplotlib_the_reason_is_given_and_pyplot_is_left_alone(monkeypatch):
-    code = "import laplacianformer.predict, laplacianformer.evaluate, sys; sys.exit('matplotlib' in sys.modules)"
+    """And recipes, which need the packages for training, are left alone too."""
+    code = "import laplacianformer.predict, laplacianformer.evaluate, sys; "
+    code += "sys.exit(bool({'matplotlib', 'laplacianformer.recipes'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'laplacianformer\[plot\]'"):
@@ -218,3 +220,11 @@ def test_the_demo_says_when_there_is_nothing_to_draw_with_before_it_trains(tmp_p
     assert stop.value.code == 2
     assert "matplotlib" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
+
+
+def test_the_demo_says_when_it_can_not_write_before_it_trains(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--output", str(tmp_path / "file" / "demo")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.endswith("file/demo: Not a directory\n")

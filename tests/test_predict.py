@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -118,20 +117,6 @@ def test_names_with_markup_and_odd_bytes_are_printed_as_they_are(file, tmp_path,
     assert "[red]gone.png" in capsys.readouterr().err
 
 
-def test_without_weights_those_of_the_package_are_used(file, folder, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(weights, "SHIPPED", tmp_path / "none.safetensors")
-    assert code_of(["predict", str(folder)]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("laplacianformer predict: this installation has no weights of its own")
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-    monkeypatch.setattr(weights, "SHIPPED", Path(file))
-    code, found = as_json([str(folder)], capsys)
-    assert code == 0
-    assert found["weights"]["shipped"]
-
-
 def test_attention_is_drawn_and_json_stays_alone_on_the_standard_output(file, folder, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(predict, "MOST_DRAWN", 2)
     output = tmp_path / "new" / "attention.png"
@@ -149,6 +134,21 @@ def test_attention_without_a_picture_is_an_error_and_draws_nothing(file, tmp_pat
     assert code_of(["predict", "--weights", file, str(tmp_path / "gone.png"), "--attention", str(output)]) == 2
     assert "was not drawn" in capsys.readouterr().err.replace("\n", " ")
     assert not output.exists()
+
+
+@pytest.mark.parametrize(("place", "reason"), [("pictures", "it is a folder"), ("pictures/0.png/x", "Not a directory")])
+def test_a_place_for_attention_that_can_not_be_written_is_told_at_once(file, folder, tmp_path, capsys, place, reason):
+    assert code_of(["predict", "--weights", file, str(folder), "--attention", str(tmp_path / place)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"laplacianformer predict: can't write {tmp_path}/pictures")
+    assert captured.err.endswith(f"{reason}\n")
+    assert captured.out == ""
+
+
+def test_pictures_may_stand_anywhere(file, folder, capsys):
+    first, second, third = (str(folder / f"{number}.png") for number in range(3))
+    _, found = as_json([first, "--weights", file, second, "--top", "1", third], capsys)
+    assert [entry["image"] for entry in found["predictions"]] == [first, second, third]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="laplacianformer", description="Vision backbones with Laplacian attention.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
-    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict, _add_detect):
+    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict, _add_detect, _add_reproduce):
         add(commands)
 
-    parsed = parser.parse_args(arguments)
+    parsed, rest = parser.parse_known_args(arguments)
     try:
+        _take(rest, parsed)
         code = parsed.run(parsed)
     except (InputError, OSError) as error:
         parser.exit(2, f"laplacianformer {parsed.command}: {error}\n")
@@ -64,7 +65,7 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "same command runs on all processes. A run that was killed goes on with --resume.",
         epilog="""examples:
   laplacianformer train --recipe digits
-  laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 optimise.epochs=5
+  laplacianformer train --recipe cifar10 optimise.epochs=5 --data cifar10/ --output runs/cifar10
   laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 --resume
   laplacianformer train --recipe shapes-maskrcnn
   torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet-tiny --data imagenet/""",
@@ -77,7 +78,7 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     train.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
     train.add_argument("--resume", action="store_true", help="go on from the checkpoint in --output, if there is one")
     train.add_argument("overrides", nargs="*", metavar="section.key=value", help="as optimise.epochs=10")
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, takes="overrides")
 
 
 def _add_predict(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -97,9 +98,7 @@ or if something else that was given can't be used""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders (searched through) or patterns")
-    predict.add_argument(
-        "--weights", type=Path, metavar="FILE", help="weights file (default: CIFAR-10 weights inside the package)"
-    )
+    _add_weights(predict)
     predict.add_argument("--top", type=_positive, default=3, metavar="K", help="classes shown (default: %(default)s)")
     predict.add_argument("--json", action="store_true", help="print JSON, and nothing else, to the standard output")
     predict.add_argument(
@@ -116,7 +115,7 @@ or if something else that was given can't be used""",
         help="whose attention is drawn: from 0,0 (left, top) to 1,1 (right, bottom) (default: 0.5,0.5)",
     )
     _add_device(predict)
-    predict.set_defaults(run=_predict)
+    predict.set_defaults(run=_predict, takes="images")
 
 
 def _add_detect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -146,7 +145,7 @@ or if something else that was given can't be used""",
         help="folder written to (default: %(default)s)",
     )
     _add_device(detect)
-    detect.set_defaults(run=_detect)
+    detect.set_defaults(run=_detect, takes="images")
 
 
 def _add_eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -159,7 +158,7 @@ def _add_eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         epilog="""examples:
   laplacianformer eval --weights runs/demo/model.safetensors --data digits/test
   laplacianformer eval --weights nano.safetensors --data imagenet/ --split validation --workers 8
-  laplacianformer eval --weights nano.safetensors --data torch/cifar10:downloads
+  laplacianformer eval --data torch/cifar10:downloads
   laplacianformer eval --weights detector.safetensors --data coco/
   laplacianformer eval --weights runs/shapes-maskrcnn/model.safetensors --data shapes
 
@@ -167,14 +166,19 @@ The names of the class folders must be those of the weights.
 exit code: 0; 1 if some pictures could not be read (each is named and not counted); 2 for input that can't be used""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    evaluate.add_argument("--weights", type=Path, required=True, metavar="FILE", help="weights file (.safetensors)")
+    _add_weights(evaluate)
     evaluate.add_argument(
         "--data",
         required=True,
         metavar="[READER:]DIR",
-        help="folder or tar with one folder a class, its parent with --split, or timm's name and a folder",
+        help="folder or tar with one folder a class, the parent of such a folder, or what train takes",
     )
-    evaluate.add_argument("--split", default="validation", metavar="NAME", help="part of it (default: %(default)s)")
+    evaluate.add_argument(
+        "--split",
+        default="validation",
+        metavar="NAME",
+        help="part of it; as in training, validation may be called val, valid, eval or test (default: %(default)s)",
+    )
     evaluate.add_argument(
         "--output",
         type=Path,
@@ -188,6 +192,40 @@ exit code: 0; 1 if some pictures could not be read (each is named and not counte
     )
     _add_device(evaluate)
     evaluate.set_defaults(run=_eval)
+
+
+def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="run a figure or table of the paper",
+        description="Runs one experiment, writes its numbers as CSV and a plot, and says whether they agree with the "
+        "paper. Trainings that were done already are not done again; a killed command goes on where it was.",
+        epilog="""examples:
+  laplacianformer reproduce --list
+  laplacianformer reproduce attention --quick
+  laplacianformer reproduce attention --cifar10 cifar10/""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    reproduce.add_argument("name", nargs="?", metavar="NAME", help="of the experiment")
+    reproduce.add_argument("--list", action="store_true", help="name all experiments")
+    reproduce.add_argument("--quick", action="store_true", help="a minute at most, to see that it runs")
+    reproduce.add_argument("--cifar10", metavar="[READER:]DIR", help="CIFAR-10, for experiments that train")
+    reproduce.add_argument(
+        "--processes", type=_positive, metavar="N", help="trainings at a time (default: one for each core)"
+    )
+    reproduce.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder of results (default: results, with --quick runs/quick)"
+    )
+    reproduce.set_defaults(run=_reproduce)
+
+
+def _add_weights(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="weights file (.safetensors; default: those inside the package, trained on CIFAR-10)",
+    )
 
 
 def _add_device(command: argparse.ArgumentParser) -> None:
@@ -259,7 +297,34 @@ def _eval(arguments: argparse.Namespace) -> int:
     )
 
 
+def _reproduce(arguments: argparse.Namespace) -> None:
+    from laplacianformer.experiments import frame
+
+    if arguments.list:
+        frame.show_list()
+    elif arguments.name is None:
+        raise InputError("name an experiment; --list names all")
+    else:
+        frame.reproduce(
+            arguments.name,
+            output=arguments.output,
+            quick=arguments.quick,
+            cifar10=arguments.cifar10,
+            processes=arguments.processes,
+        )
+
+
 # ---- how arguments are read ----
+
+
+def _take(rest: Sequence[str], parsed: argparse.Namespace) -> None:
+    """What argparse left over: overrides or pictures that come after an option, or something that nobody knows."""
+    end = rest.index("--") if "--" in rest else len(rest)
+    wrong = [argument for argument in rest[:end] if argument.startswith("-")] if "takes" in parsed else rest
+    if wrong:
+        raise InputError(f"unknown argument {wrong[0]}: see laplacianformer {parsed.command} --help")
+    if rest:
+        getattr(parsed, parsed.takes).extend([*rest[:end], *rest[end + 1 :]])
 
 
 def _positive(text: str) -> int:

@@ -12,6 +12,7 @@ from rich.table import Table
 from laplacianformer import images, pictures
 from laplacianformer.attention_maps import attention_maps
 from laplacianformer.errors import InputError
+from laplacianformer.files import check_folder
 from laplacianformer.weights import Weights, load_weights
 
 SHOWN = 24  # pictures on the sheet of predictions
@@ -30,6 +31,7 @@ class Trained:
 def run(output: Path) -> None:
     """Train, draw, print a table of what is where."""
     pictures.require()
+    check_folder(output)
     trained = _train(output)
     loaded = load_weights(trained.weights)
     result = classify(loaded, trained.held_out)
@@ -48,7 +50,7 @@ def run(output: Path) -> None:
 def _train(output: Path) -> Trained:
     try:
         from laplacianformer import recipes
-        from laplacianformer.data.sources import open_images
+        from laplacianformer.data.indexed import digits
         from laplacianformer.tasks.classification import train
     except ImportError as error:
         raise InputError(f"training needs more packages ({error}): pip install 'laplacianformer[train]'") from None
@@ -56,7 +58,7 @@ def _train(output: Path) -> Trained:
     recipe = recipes.load("digits")
     assert isinstance(recipe, recipes.Recipe)
     result = train(recipe, output)
-    held_out = open_images(recipe.data, "val")
+    held_out = digits(training=False)
     return Trained(result.weights, output / "metrics.csv", [held_out.read(index) for index in range(len(held_out))])
 
 
@@ -73,8 +75,8 @@ class Classified:
 
 @torch.inference_mode()
 def classify(loaded: Weights, labelled: list[tuple[Image.Image, int]]) -> Classified:
-    transform, channels = images.to_input(loaded.input), loaded.input["size"][0]
-    inputs = torch.stack([transform(images.read(picture, channels)) for picture, _ in labelled])
+    transform = images.to_input(loaded.input)
+    inputs = torch.stack([transform(images.read(picture)) for picture, _ in labelled])
     probabilities = torch.cat([loaded.model(part).softmax(1) for part in inputs.split(64)])
     return Classified(inputs, probabilities.numpy(), np.array([target for _, target in labelled]))
 

@@ -14,13 +14,13 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from timm.data import create_transform
 from torch import Tensor
+from torchvision.transforms import Compose, Grayscale
 
 from laplacianformer.errors import InputError
 
 SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
 MOST_ELONGATED = 100  # longer side over shorter: the shorter side is scaled to the model's, and the longer with it
-MODES = {1: "L", 3: "RGB"}
 
 
 def find(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
@@ -52,16 +52,16 @@ def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
         yield folder, f"no images in this folder (looked for {', '.join(sorted(SUFFIXES))})"
 
 
-def read(source: Path | IO[bytes] | Image.Image, channels: int = 3) -> Image.Image:
-    """One picture as RGB, or greyscale for one channel. Raises InputError with the reason where that can't be."""
+def read(source: Path | IO[bytes] | Image.Image) -> Image.Image:
+    """One picture as RGB. Raises InputError with the reason where that can't be."""
     try:
         with warnings.catch_warnings():
             # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the picture.
             warnings.simplefilter("ignore")
             if isinstance(source, Image.Image):
-                return _flat(source, MODES[channels])
+                return _flat(source)
             with source.open("rb") if isinstance(source, Path) else source as file, Image.open(file) as image:
-                return _flat(image, MODES[channels])
+                return _flat(image)
     except InputError:
         raise
     except UnidentifiedImageError:
@@ -83,8 +83,8 @@ def _check_size(width: int, height: int) -> None:
         )
 
 
-def _flat(image: Image.Image, mode: str) -> Image.Image:
-    """Upright, 8 bits a channel, no transparency."""
+def _flat(image: Image.Image) -> Image.Image:
+    """Upright, three channels of 8 bits, no transparency."""
     _check_size(*image.size)
     image.load()
     with suppress(Exception):  # EXIF data that can't be read: the picture stays as it is stored
@@ -99,19 +99,27 @@ def _flat(image: Image.Image, mode: str) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         white.alpha_composite(image)
         image = white
-    return image.convert(mode)
+    return image.convert("RGB")
 
 
-def to_input(taken: dict[str, Any]) -> Callable[[Image.Image], Tensor]:
-    """The transform from a picture that was read to the tensor that the model takes."""
-    return create_transform(
+def to_input(taken: dict[str, Any], *, normalize: bool = True) -> Callable[[Image.Image], Tensor]:
+    """The transform from a picture that was read to the tensor that the model takes; without `normalize`, to its bytes.
+
+    It is the only one: evaluation in training, `eval` and `predict` see the same.
+    """
+    channels = taken["size"][0]
+    if channels not in (1, 3):
+        raise InputError(f"the model takes {channels} channels: expected 1 or 3, grey or colour")
+    transform = create_transform(
         input_size=tuple(taken["size"]),
         mean=taken["mean"],
         std=taken["std"],
         interpolation=taken["interpolation"],
         crop_pct=taken["crop_pct"],
         is_training=False,
+        normalize=normalize,
     )
+    return Compose([Grayscale(), transform]) if channels == 1 else transform
 
 
 def to_picture(tensor: Tensor, taken: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:

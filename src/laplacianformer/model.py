@@ -23,6 +23,7 @@ from laplacianformer.attention import ATTENTIONS
 from laplacianformer.attention.grid import GridAttention
 from laplacianformer.attention.landmarks import Size
 from laplacianformer.attention.whitening import paused_updates
+from laplacianformer.shipped import as_pretrained
 
 
 class PatchEmbedding(nn.Module):
@@ -312,7 +313,11 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def laplacianformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """1.3 M parameters, for images of 28 to 64 pixels and for small devices: the stem halves, not quarters."""
+    """1.3 M parameters, for images of 28 to 64 pixels and for small devices: the stem halves, not quarters.
+
+    Pretrained on CIFAR-10, where the package comes with the weights.
+    """
+    kwargs = as_pretrained(kwargs) if pretrained else kwargs
     widths = {"embed_dims": (32, 64, 128, 160), "num_heads": (1, 2, 4, 5), "stem_kernel": 3, "stem_stride": 2}
     return _create("laplacianformer_nano", pretrained, kwargs, depths=(2, 2, 2, 1), **widths)
 

@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from laplacianformer import images, pictures, weights
+from laplacianformer import images, pictures, shipped, weights
 from laplacianformer.attention_maps import attention_maps
 from laplacianformer.device import chosen_device
 from laplacianformer.errors import InputError
+from laplacianformer.files import check_file
 from laplacianformer.weights import Weights
 
 BATCH = 32
@@ -46,9 +47,10 @@ def run(
     device: str | None,
 ) -> int:
     """The command. Returns its exit code: 0, 1 where some pictures failed, 2 where all did."""
-    loaded = weights.load_shipped() if file is None else weights.load_weights(file)
     if attention is not None:
         pictures.require()
+        check_file(attention)
+    loaded = weights.load_chosen(file)
     predictions = list(predict(loaded, names, top=top, device=device, keep=attention is not None))
     if as_json:
         print(json.dumps(as_dict(loaded, predictions), indent=2))
@@ -71,11 +73,11 @@ def predict(
     """
     place = chosen_device(device)
     model = loaded.model.to(place)
-    transform, channels = images.to_input(loaded.input), loaded.input["size"][0]
+    transform = images.to_input(loaded.input)
     files = images.find(names)
     left = MOST_DRAWN if keep else 0
     while batch := list(islice(files, BATCH)):
-        inputs = [problem or _input(path, transform, channels) for path, problem in batch]
+        inputs = [problem or _input(path, transform) for path, problem in batch]
         good = [entry for entry in inputs if isinstance(entry, Tensor)]
         rankings = iter(_rankings(loaded, model, torch.stack(good).to(place), top) if good else [])
         for (path, _), entry in zip(batch, inputs, strict=True):
@@ -86,10 +88,10 @@ def predict(
                 left -= 1
 
 
-def _input(path: Path, transform: Callable[[Image.Image], Tensor], channels: int) -> Tensor | str:
+def _input(path: Path, transform: Callable[[Image.Image], Tensor]) -> Tensor | str:
     """What the model takes of a picture, or the reason why it takes nothing."""
     try:
-        return transform(images.read(path, channels))
+        return transform(images.read(path))
     except InputError as error:
         return str(error)
 
@@ -132,7 +134,7 @@ def as_dict(loaded: Weights, predictions: Sequence[Prediction]) -> dict[str, Any
     return {
         "weights": {
             "file": str(loaded.path),
-            "shipped": loaded.path == weights.SHIPPED,
+            "shipped": loaded.path == shipped.PATH,
             "architecture": loaded.metadata["architecture"],
             "classes": loaded.classes,
             "metrics": weights.metrics(loaded),

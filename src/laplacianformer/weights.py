@@ -14,15 +14,17 @@ from typing import Any
 import safetensors.torch
 import timm
 import torch
+from rich.console import Console
+from rich.text import Text
 from safetensors import SafetensorError, safe_open
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
+from laplacianformer import shipped
 from laplacianformer.errors import InputError
 from laplacianformer.files import replacing
 from laplacianformer.model import LaplacianFormer
 
-SHIPPED = Path(__file__).parent / "assets" / "cifar10_nano.safetensors"
 FORMAT = "laplacianformer 1"
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 KEYS = ("task", "architecture", "model_args", "input", "classes")
@@ -90,14 +92,28 @@ def load_weights(path: Path | str) -> Weights:
     return Weights(model.eval(), classes, taken, metadata, path)
 
 
-def load_shipped() -> Weights:
-    """The weights inside the package: laplacianformer_nano trained on CIFAR-10."""
-    if not SHIPPED.is_file():
+def load_chosen(path: Path | None) -> Weights:
+    """The weights of a file; or those inside the package, which are then named on the standard error."""
+    if path is not None:
+        return load_weights(path)
+    if not shipped.PATH.is_file():
         raise InputError(
-            "this installation has no weights of its own (assets/cifar10_nano.safetensors is missing): "
+            f"this installation has no weights of its own (assets/{shipped.PATH.name} is missing): "
             "pass --weights FILE, or install a release that ships them"
         )
-    return load_weights(SHIPPED)
+    loaded = load_weights(shipped.PATH)
+    Console(stderr=True, soft_wrap=True).print(Text(origin(loaded)))
+    return loaded
+
+
+def origin(loaded: Weights) -> str:
+    """Where weights come from, in one line: data, accuracy, commit."""
+    said, measured = loaded.metadata, metrics(loaded).get("accuracy")
+    accuracy = "unknown" if measured is None else _percent("accuracy", measured)
+    return (
+        f"{loaded.path.name}: {said['architecture']} trained on {said.get('data', 'unknown data')}, "
+        f"accuracy {accuracy}, commit {said.get('commit', 'unknown')[:12]}"
+    )
 
 
 def metrics(loaded: Weights) -> dict[str, float]:

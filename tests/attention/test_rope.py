@@ -76,7 +76,7 @@ def test_landmarks_are_averaged_before_they_are_rotated() -> None:
     layer = build(grid=2, gram="cross")
     key = torch.randn(1, 2, 1, 8, dtype=torch.float64)
     equal = key.expand(1, 2, 60, 8)
-    _, _, qm, km = layer.place(equal, equal, (6, 10))
+    _, _, qm, km, _ = layer.place(equal, equal, (6, 10))
     expected = rotate(key.expand(1, 2, 4, 8), places(1, 4), places(2, 7))
     torch.testing.assert_close(km, expected)
     torch.testing.assert_close(qm, expected)

@@ -13,10 +13,11 @@ import torch
 from PIL import Image
 
 from laplacianformer import images, recipes
-from laplacianformer.data import open_loaders
+from laplacianformer.data.evaluation import EvaluationImages, Taken
+from laplacianformer.data.loaders import open_loaders
 from laplacianformer.data.memory import crop_and_flip
-from laplacianformer.data.sources import open_images
-from laplacianformer.data.stream import EvaluationImages, TrainingImages
+from laplacianformer.data.sources import Source, open_images, parse
+from laplacianformer.data.stream import TrainingImages
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import Augment, Data, Recipe
 
@@ -29,7 +30,7 @@ def recipe(root: Path, *overrides: str, reader: str = "folder") -> Recipe:
 
 
 def test_a_folder_gives_every_image_with_the_class_of_its_folder(tmp_path: Path) -> None:
-    opened = open_images(Data(root=str(image_folder(tmp_path))), "train")
+    opened = open_images(Source("folder", str(image_folder(tmp_path)), "train"))
     assert opened.classes == ("class0", "class1", "class2")
     read = [opened.read(index) for index in range(len(opened))]
     assert [label for _, label in read] == sorted(8 * [0, 1, 2])
@@ -44,9 +45,9 @@ def test_a_folder_is_listed_by_one_process_for_all(tmp_path: Path) -> None:
         listed.append(make())
         return listed[-1]
 
-    data = Data(root=str(image_folder(tmp_path)))
-    first = open_images(data, "train", once=once)
-    second = open_images(data, "train", once=lambda make: listed[0])
+    source = Source("folder", str(image_folder(tmp_path)), "train")
+    first = open_images(source, once)
+    second = open_images(source, lambda make: listed[0])
     assert second.name(5) == first.name(5)
     assert len(listed) == 1
 
@@ -55,28 +56,28 @@ def test_a_folder_is_listed_by_one_process_for_all(tmp_path: Path) -> None:
 def test_test_folders_and_tars_are_found(tmp_path: Path) -> None:
     image_folder(tmp_path / "a")
     (tmp_path / "a" / "val").rename(tmp_path / "a" / "test")
-    assert len(open_images(Data(root=str(tmp_path / "a")), "val")) == 12
+    assert len(open_images(Source("folder", str(tmp_path / "a"), "validation"))) == 12
     (tmp_path / "b").mkdir()
     with tarfile.open(tmp_path / "b" / "train.tar", "w") as tar:
         tar.add(tmp_path / "a" / "train", "train")
-    packed = open_images(Data(root=str(tmp_path / "b")), "train")
+    packed = open_images(Source("folder", str(tmp_path / "b"), "train"))
     assert (len(packed), packed.classes) == (24, ("class0", "class1", "class2"))
     assert packed.read(23)[1] == 2
 
 
 def test_data_sets_can_be_sent_to_worker_processes(tmp_path: Path) -> None:
     """Also where these are not forked: everything they need can be pickled."""
-    folder = Data(root=str(image_folder(tmp_path)))
-    for data in (folder, Data(reader="torch/image_folder", root=folder.root), Data(reader="digits")):
-        images = open_images(data, "val")
-        for made in (TrainingImages(images, data, Augment(), 0), EvaluationImages(images, data, 0, 1)):
+    root, data = str(image_folder(tmp_path)), Data(size=16)
+    for reader in ("folder", "torch/image_folder", "digits"):
+        images = open_images(Source(reader, root, "validation"))
+        for made in (TrainingImages(images, data, Augment(), 0), EvaluationImages(images, Taken(data.input), 0, 1)):
             copy = pickle.loads(pickle.dumps(made))
             place = (0, 5) if isinstance(made, TrainingImages) else 5
             assert torch.equal(copy[place][0], made[place][0])
 
 
 def test_digits_are_split_without_overlap_and_by_class() -> None:
-    train, val = (open_images(Data(reader="digits"), split) for split in ("train", "val"))
+    train, val = (open_images(Source("digits", None, split)) for split in ("train", "validation"))
     assert (len(train), len(val), train.classes[9]) == (1437, 360, "9")
     counts = torch.bincount(torch.tensor([val.read(index)[1] for index in range(360)]))
     assert counts.min() >= 34, "a fifth of each digit"
@@ -92,31 +93,31 @@ def test_idx_files_are_read_wherever_they_lie(tmp_path: Path, packed: bool) -> N
     for name, content in files.items():
         path = folder / f"t10k-{name}-ubyte{'.gz' if packed else ''}"
         path.write_bytes(gzip.compress(content) if packed else content)
-    images = open_images(Data(reader="idx", root=str(tmp_path)), "val")
+    images = open_images(Source("idx", str(tmp_path), "validation"))
     assert images.classes == ("0", "1", "2", "3")
     image, label = images.read(6)
     assert label == 3
     assert np.array_equal(np.asarray(image)[..., 1], pixels[6])
     (folder / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}").write_bytes(gzip.compress(b"\0\0\x08\x03\0\0"))
     with pytest.raises(InputError, match="is not a whole idx file"):
-        open_images(Data(reader="idx", root=str(tmp_path)), "val")
+        open_images(Source("idx", str(tmp_path), "validation"))
 
 
 def test_a_gzipped_idx_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(b"no gzip")
     with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a whole idx file"):
-        open_images(Data(reader="idx", root=str(tmp_path)), "val")
+        open_images(Source("idx", str(tmp_path), "validation"))
 
 
 def test_readers_of_timm_that_are_not_there_are_one_line(tmp_path: Path) -> None:
     for reader in ("torch/cifar10", "torch/nothing"):
         with pytest.raises(InputError, match=f"can't open {reader}") as error:
-            open_images(Data(reader=reader, root=str(tmp_path)), "train")
+            open_images(Source(reader, str(tmp_path), "train"))
         assert "\n" not in str(error.value)
 
 
 def test_torchvision_data_is_read_through_timm(tmp_path: Path) -> None:
-    images = open_images(Data(reader="torch/image_folder", root=str(image_folder(tmp_path))), "train")
+    images = open_images(Source("torch/image_folder", str(image_folder(tmp_path)), "train"))
     assert (len(images), images.classes) == (24, ("class0", "class1", "class2"))
     assert images.read(9)[1] == 1
 
@@ -128,45 +129,88 @@ def test_training_reads_pictures_as_eval_and_predict_do(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.new("RGB", (16, 8)).save(folder / "2.png", exif=turned)
-    opened = open_images(Data(root=str(tmp_path)), "train")
-    for index in range(3):
-        expected = images.read(Path(opened.name(index)))
-        assert np.array_equal(opened.read(index)[0], expected)
-    assert [opened.read(index)[0].getpixel((0, 0))[0] for index in (0, 1)] == [255, 117]
-    assert opened.read(2)[0].size == (8, 16)
+    for reader in ("folder", "torch/image_folder"):
+        opened = open_images(Source(reader, str(tmp_path), "train"))
+        for index in range(3):
+            expected = images.read(Path(opened.name(index)))
+            assert np.array_equal(opened.read(index)[0], expected)
+        assert [opened.read(index)[0].getpixel((0, 0))[0] for index in (0, 1)] == [255, 117]
+        assert opened.read(2)[0].size == (8, 16)
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["memory", "stream"])
+def test_held_out_images_are_what_predict_sees(tmp_path: Path, cache: bool) -> None:
+    """Also with borders that are cut off, from pictures that are not square."""
+    for path in image_folder(tmp_path).rglob("val/*/*.png"):
+        with Image.open(path) as image:
+            image.resize((24, 20)).save(path)
+    kind = [] if cache else ["data.cache=false", "augment.crop_padding=0"]
+    given = recipe(tmp_path, "data.crop_pct=0.8", "data.interpolation=bilinear", *kind)
+    transform = images.to_input(given.data.input)
+    expected = [transform(images.read(path)) for path in sorted(tmp_path.rglob("val/*/*.png"))]
+    found = torch.cat([batch.images for batch in open_loaders(given).val])
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=2e-6)
 
 
 def test_classes_of_validation_must_be_those_of_training(tmp_path: Path) -> None:
     image_folder(tmp_path)
-    (tmp_path / "val" / "class1").rename(tmp_path / "val" / "zother")
-    with pytest.raises(InputError, match=r"training 3: 'class2' is not in its place"):
-        open_loaders(recipe(tmp_path, reader="torch/image_folder"))
+    (tmp_path / "val" / "class1").rename(tmp_path / "val" / "other")
+    for reader in ("folder", "torch/image_folder"):
+        with pytest.raises(InputError, match=r"classes that training doesn't know: other; .* has no images of: class1"):
+            open_loaders(recipe(tmp_path, reader=reader))
 
 
 def test_a_tar_that_is_none_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.tar").write_bytes(b"no tar")
     with pytest.raises(InputError, match=r"can't read .*train.tar"):
-        open_images(Data(root=str(tmp_path)), "train")
+        open_images(Source("folder", str(tmp_path), "train"))
 
 
 def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no .*nowhere"):
-        open_images(Data(root=str(tmp_path / "nowhere")), "train")
-    with pytest.raises(InputError, match="give --data DIR"):
-        open_images(Data(), "train")
-    with pytest.raises(InputError, match="has no train or training folder"):
-        open_images(Data(root=str(tmp_path)), "train")
+    def said(root: Path | None, split: str = "train", reader: str = "folder") -> str:
+        with pytest.raises(InputError) as error:
+            open_images(Source(reader, str(root) if root else None, split))
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert f"there is no {tmp_path / 'nowhere'}" in said(tmp_path / "nowhere")
+    assert "give --data DIR" in said(None)
+    assert "unknown reader 'some': expected folder, digits, idx, torch/NAME" in said(tmp_path, reader="some")
+    assert "has no train or training folder" in said(tmp_path)
     (tmp_path / "train").mkdir()
-    with pytest.raises(InputError, match="Found 0 images"):
-        open_images(Data(root=str(tmp_path)), "train")
+    assert "Found 0 images" in said(tmp_path)
 
     image_folder(tmp_path / "data")
     (tmp_path / "data" / "train" / "empty").mkdir()
-    with pytest.raises(InputError, match=r"train/empty has no images"):
-        open_images(Data(root=str(tmp_path / "data")), "train")
-    (tmp_path / "data" / "val" / "class1").rename(tmp_path / "data" / "val" / "other")
-    with pytest.raises(InputError, match=r"val/class1 has no images"):
-        open_images(Data(root=str(tmp_path / "data")), "val", ("class0", "class1", "class2"))
+    assert "train/empty has no images" in said(tmp_path / "data")
+    (tmp_path / "data" / "val").rename(tmp_path / "data" / "other")
+    assert "has no validation or val or valid or eval" in said(tmp_path / "data", "validation")
+    assert "folder (or .tar), but train: expected validation/CLASS/image" in said(tmp_path / "data", "validation")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves the tar open
+def test_an_image_outside_the_class_folders_is_named_and_refused(tmp_path: Path) -> None:
+    """timm makes it a class without a name."""
+    stray = image_folder(tmp_path) / "val" / "stray.png"
+    Image.new("RGB", (16, 16)).save(stray)
+    with pytest.raises(InputError, match=r"val/stray\.png lies outside the class folders: expected .*val/CLASS/image"):
+        open_loaders(recipe(tmp_path))
+    with tarfile.open(tmp_path / "test.tar", "w") as tar:
+        tar.add(stray, "stray.png")
+        tar.add(tmp_path / "val" / "class0", "class0")
+    with pytest.raises(InputError, match=r"stray\.png lies outside the class folders"):
+        open_images(Source("folder", str(tmp_path), "test"))
+
+
+def test_data_is_named_by_a_reader_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse("some/folder") == (None, "some/folder")
+    assert parse("idx:some/folder") == ("idx", "some/folder")
+    assert parse("hfds/imagenet-1k:") == ("hfds/imagenet-1k", None)
+    assert parse("digits") == ("digits", None)
+    monkeypatch.chdir(tmp_path)
+    for name in ("a: b", "digits"):
+        (tmp_path / name).mkdir()
+        assert parse(name) == (None, name)
 
 
 # ---- unreadable images ----
@@ -234,35 +278,3 @@ def test_crops_and_flips_of_cached_images_are_windows_of_the_padded_image() -> N
     assert {flip for *_, flip in seen} == {False, True}
     assert {y for y, *_ in seen} == {x for _, x, _ in seen} == set(range(5))
     assert torch.equal(crop_and_flip(pixels, chance, Augment(flip=0.0)), pixels)
-
-
-# ---- data sets in an order of their own ----
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # webdataset leaves its files open
-def test_webdatasets_give_the_same_batches_again_and_from_the_middle(tmp_path: Path) -> None:
-    pytest.importorskip("webdataset")
-    image_folder(tmp_path / "plain")
-    for shard, split in enumerate(["train", "train", "val"]):
-        name = f"{split}-{shard}.tar"
-        with tarfile.open(tmp_path / name, "w") as tar:
-            for label in range(3):
-                for number in range(4):
-                    image = tmp_path / "plain" / split / f"class{label}" / f"{number + 4 * (shard == 1)}.png"
-                    key = f"{shard}{label}{number}"
-                    (tmp_path / "label").write_text(str(label))
-                    tar.add(image, f"{key}.png")
-                    tar.add(tmp_path / "label", f"{key}.cls")
-    kind = ["data.train_split=train-{0..1}.tar", "data.val_split=val-2.tar", "data.num_classes=3"]
-    counts = ["data.train_samples=24", "data.val_samples=12", "data.cache=false", "augment.crop_padding=0"]
-    given = recipe(tmp_path, *kind, *counts, "data.workers=2", reader="wds/plain")
-    loaders = open_loaders(given)
-    whole, again = list(loaders.train.epoch(1)), list(loaders.train.epoch(1, 2))
-    assert len(whole) == 4
-    for batch, other in zip(whole[2:], again, strict=True):
-        assert torch.equal(batch.images, other.images)
-        assert torch.equal(batch.targets, other.targets)
-    assert sum(len(batch.targets) for batch in loaders.val) == 12
-    shares = [[int(label) for batch in open_loaders(given, rank, 2).val for label in batch.targets] for rank in (0, 1)]
-    assert sorted(shares[0] + shares[1]) == sorted(4 * [0, 1, 2])  # each image once, however few the shards
-    assert len(shares[0]) == len(shares[1])

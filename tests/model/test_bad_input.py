@@ -50,8 +50,8 @@ def test_wrong_arguments(arguments, error, message):
 
 
 def test_weights_that_are_not_published_are_not_promised():
-    with pytest.raises(RuntimeError, match="No pretrained weights exist for laplacianformer_nano"):
-        create(pretrained=True)
+    with pytest.raises(RuntimeError, match="No pretrained weights exist for laplacianformer_tiny"):
+        create("laplacianformer_tiny", pretrained=True)
 
 
 def test_a_failed_change_of_the_head_changes_nothing():

@@ -18,19 +18,27 @@ def tensor(*shape, dtype=torch.float32):
     return torch.rand(*shape).to(dtype)
 
 
+ANGLES = torch.rand(5, 2), torch.rand(5, 2)
+
 # Name: the op, the shapes of its tensors, and the rest of its arguments.
 OPS = {
-    "laplacian_kernel": (library.laplacian_kernel, [(2, 5, 3), (2, 4, 3)], (4.0, "")),
+    "laplacian_kernel": (library.laplacian_kernel, [(2, 5, 4), (2, 4, 4)], (None, None, 4.0, "")),
     "laplacian_kernel_backward": (
         library.laplacian_kernel_backward,
-        [(2, 5, 4), (2, 5, 3), (2, 4, 3), (2, 5, 4)],
-        (4.0, ""),
+        [(2, 5, 4), (2, 5, 4), (2, 4, 4), (2, 5, 4)],
+        (None, None, 4.0, ""),
     ),
-    "laplacian_matmul": (library.laplacian_matmul, [(2, 5, 3), (2, 4, 3), (2, 4, 6)], (4.0, "")),
+    "laplacian_kernel, rotated": (library.laplacian_kernel, [(2, 5, 4), (2, 4, 4)], (*ANGLES, 4.0, "cpu")),
+    "laplacian_matmul": (library.laplacian_matmul, [(2, 5, 4), (2, 4, 4), (2, 4, 6)], (None, None, 4.0, "")),
     "laplacian_matmul_backward": (
         library.laplacian_matmul_backward,
-        [(2, 5, 6), (2, 5, 3), (2, 4, 3), (2, 4, 6)],
-        (4.0, ""),
+        [(2, 5, 6), (2, 5, 4), (2, 4, 4), (2, 4, 6)],
+        (None, None, 4.0, ""),
+    ),
+    "laplacian_matmul, rotated": (
+        library.laplacian_matmul,
+        [(2, 5, 4), (2, 4, 4), (2, 4, 6)],
+        (*ANGLES, 4.0, "cpu"),
     ),
     "column_variance": (library.column_variance, [(2, 3, 5, 4)], ("",)),
     "newton_schulz, transpose": (library.newton_schulz, [(2, 5, 5)], (3, 1e-2, "transpose", "exact", "")),
@@ -49,6 +57,8 @@ OPS = {
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")
 def test_opcheck(name, layout, dtype):
     op, shapes, rest = OPS[name]
+    if "cpu" in rest and ops.backends()["cpu"]:
+        pytest.skip(ops.backends()["cpu"])
     tensors = [tensor(*shape, dtype=dtype) for shape in shapes]
     if layout != "plain":
         tensors = [layouts(t)[layout] for t in tensors]

@@ -2,6 +2,8 @@
 
 import json
 import resource
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ from safetensors import safe_open
 from laplacianformer import recipes
 from laplacianformer.cli import main
 from laplacianformer.errors import InputError
+from laplacianformer.evaluate import evaluate, open_batches
 from laplacianformer.tasks import checkpoint, classification
 from laplacianformer.tasks.metrics import COLUMNS
+from laplacianformer.tasks.start import data_overrides
+from laplacianformer.weights import load_weights
 
 from . import helpers
 
@@ -21,7 +26,9 @@ from . import helpers
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, classification.Result]:
     folder = tmp_path_factory.mktemp("finished")
-    recipe = helpers.tiny(folder, optimise={"epochs": 12}, augment={"mixup": 0.0}, run={"tensorboard": True})
+    recipe = helpers.tiny(
+        folder, optimise={"epochs": 12, "ema_decay": 0.95}, augment={"mixup": 0.0}, run={"tensorboard": True}
+    )
     return folder, classification.train(recipe, folder / "run")
 
 
@@ -64,11 +71,21 @@ def test_the_exported_file_holds_the_average_and_its_origin(finished: tuple[Path
     assert metadata["architecture"] == "laplacianformer_nano"
     assert json.loads(metadata["model_args"])["num_classes"] == 3
     assert json.loads(metadata["classes"]) == ["class0", "class1", "class2"]
-    assert json.loads(metadata["input"])["size"] == 16
-    assert json.loads(metadata["metrics"])["accuracy"] == result.accuracy
+    assert json.loads(metadata["input"])["size"] == [3, 16, 16]
+    metrics = json.loads(metadata["metrics"])
+    assert metrics["accuracy"] == result.accuracy
+    assert metrics["ema_decay"] == pytest.approx(1 - 48 ** (-2 / 3)), "after 48 steps, not yet the 0.95 of the recipe"
     assert metadata["weights"] == "exponential moving average"
     assert yaml.safe_load(metadata["recipe"])["optimise"]["epochs"] == 12
+    assert str(folder) not in "".join(metadata.values()), "where the data was is not told"
     assert {"commit", "date", "version"} <= metadata.keys()
+
+
+def test_eval_measures_the_accuracy_that_training_reports(finished: tuple[Path, classification.Result]) -> None:
+    folder, result = finished
+    loaded = load_weights(result.weights)
+    measured = evaluate(loaded, open_batches(loaded, str(folder / "data")))
+    assert (measured.top1, measured.images) == (result.accuracy, 12)
 
 
 def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(
@@ -98,11 +115,51 @@ def test_only_the_same_run_is_resumed(finished: tuple[Path, classification.Resul
         classification.train(more, folder / "run", resume=True)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda data: shutil.copy(data / "train/class0/0.png", data / "train/class1/new.png"),
+            "24 training images, .* 25",
+        ),
+        (lambda data: (data / "val/class2/1.png").unlink(), "12 held-out images, .* 11"),
+    ],
+    ids=["more", "fewer"],
+)
+def test_a_run_is_not_resumed_on_other_data(
+    finished: tuple[Path, classification.Result], tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    folder, _ = finished
+    shutil.copytree(folder / "data", tmp_path / "data")
+    recipe = recipes.load(str(folder / "recipe.yaml"), [f"data.root={tmp_path / 'data'}"])
+    classification.train(recipe, folder / "run", resume=True)  # it may have been moved
+    change(tmp_path / "data")
+    with pytest.raises(
+        InputError, match=rf"was started with {message}: give the data of that run, or another --output"
+    ):
+        classification.train(recipe, folder / "run", resume=True)
+
+
+def test_a_folder_that_can_not_be_written_is_told_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for output, reason in ((tmp_path / "file" / "run", "Not a directory"), (Path("/proc/run"), "")):
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "--recipe", "cifar10", "--data", "/nowhere", "--output", str(output)])
+        assert stop.value.code == 2
+        assert capsys.readouterr().err.startswith(f"laplacianformer train: can't write {output}: {reason}")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_checkpoint_that_is_not_one_is_named(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.pt").write_bytes(b"something else")
     with pytest.raises(InputError, match=r"can't read the checkpoint .*run/checkpoint\.pt"):
+        classification.train(recipe, tmp_path / "run", resume=True)
+    torch.save({"step": 3, "model": {}}, tmp_path / "run" / "checkpoint.pt")
+    with pytest.raises(InputError, match=r"is not a checkpoint of this version \(no average, optimiser"):
         classification.train(recipe, tmp_path / "run", resume=True)
 
 
@@ -138,6 +195,9 @@ WRONG = {
     "model": (["--recipe", "digits", "model.name=laplacianformer_minute"], "can't create model.name"),
     "argument": (["--recipe", "digits", "model.args.attention=magic"], "attention must be one of"),
     "optimiser": (["--recipe", "digits", "optimise.optimiser=magic"], "can't create optimise.optimiser=magic"),
+    "option": (["--recipe", "digits", "--epochs", "3"], "unknown argument --epochs: see laplacianformer train --help"),
+    "override": (["--recipe", "digits", "epochs"], "override 'epochs': expected section.key=value"),
+    "deviation": (["--recipe", "digits", "data.std=[0, 0, 0]"], "data.std.0: input should be greater than 0, got 0"),
     "batch": (["--recipe", "digits", "optimise.batch_size=5000"], "is more than the 1437 training images"),
 }
 
@@ -157,11 +217,22 @@ def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
 
 
 def test_the_reader_can_be_named_with_the_folder(tmp_path: Path) -> None:
-    from laplacianformer.tasks.start import data_overrides
-
     assert data_overrides(None) == []
     assert recipes.load("cifar10", data_overrides("idx:some/folder")).data.reader == "idx"
     assert recipes.load("cifar10", data_overrides("hfds/imagenet-1k:")).data.root is None
+    assert recipes.load("cifar10", data_overrides("digits")).data.reader == "digits"
     odd = tmp_path / "a: b"
     odd.mkdir()
     assert recipes.load("cifar10", data_overrides(str(odd))).data.root == str(odd)
+
+
+def test_overrides_may_stand_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+    monkeypatch.setattr(
+        classification, "train", lambda recipe, output, resume: given.update(recipe=recipe, output=output)
+    )
+    output = ["--out", str(tmp_path)]
+    main(["train", "optimise.lr=1", "--recipe", "digits", "optimise.epochs=3", *output, "run.seed=5", "optimise.lr=2"])
+    recipe = given["recipe"]
+    assert (recipe.optimise.epochs, recipe.run.seed, recipe.optimise.lr) == (3, 5, 2), "the last one counts"
+    assert given["output"] == tmp_path

@@ -41,6 +41,40 @@ except Interrupted:
     classification.Training.advance = advance
     classification.train(sharded, folder / "two-sharded", resume=True)
 """
+# What goes wrong in one process only: reading its images, reading held-out images, the disk of the first.
+STOP = """
+import os
+from laplacianformer.data.indexed import ReaderImages
+from laplacianformer.errors import InputError
+
+rank = int(os.environ["RANK"])
+recipe = recipes.load(str(folder / "alone" / "recipe.yaml"), ["data.cache=false", "augment.crop_padding=0"])
+message = f"broken in process {rank}"
+
+def unreadable(split):
+    def read(images, index, read=ReaderImages.read):
+        if images.reader.root.endswith(split):
+            raise InputError(message)
+        return read(images, index)
+    return read
+
+def full(metrics, row):
+    raise InputError(message)
+
+def train_with(what, where, owner, name, replacement):
+    original = getattr(owner, name)
+    if rank == where:
+        setattr(owner, name, replacement)
+    try:
+        classification.train(recipe, folder / f"stopped-{what}")
+    except InputError as error:
+        (folder / f"{what}-{rank}").write_text(str(error))
+    setattr(owner, name, original)
+
+train_with("images", 1, ReaderImages, "read", unreadable("train"))
+train_with("held-out", 1, ReaderImages, "read", unreadable("val"))
+train_with("disk", 0, classification.Metrics, "add", full)
+"""
 # Nothing that is drawn by each process on its own: no Mixup and no stochastic depth.
 STEADY = {"augment": {"mixup": 0.0}, "run": {"log_steps": 1, "devices": "auto"}}
 
@@ -55,28 +89,44 @@ def losses(folder: Path) -> torch.Tensor:
     return torch.tensor([float(row["loss"]) for row in helpers.rows(folder)])
 
 
-def test_two_processes_give_the_curve_of_one(tmp_path: Path) -> None:
-    """With synchronised whitening to rounding, 1e-4, also with split weights and an interruption (FSDP); without,
-    each half batch is whitened by itself: 5 %."""
-    one = classification.train(steady(tmp_path / "sync", sync=True), tmp_path / "one")
-    steady(tmp_path / "alone", sync=False)
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    with helpers.python([*TORCHRUN, str(script), str(tmp_path)]) as process:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all that two processes do, in one start of them."""
+    folder = tmp_path_factory.mktemp("two")
+    steady(folder / "sync", sync=True)
+    steady(folder / "alone", sync=False)
+    (folder / "train.py").write_text(TRAIN + STOP)
+    with helpers.python([*TORCHRUN, str(folder / "train.py"), str(folder)]) as process:
         text, _ = process.communicate()
     assert process.returncode == 0, text
+    return folder
 
-    expected = losses(tmp_path / "one")
+
+def test_what_ends_one_process_ends_all_with_its_message(trained: Path) -> None:
+    said = {path.name: path.read_text() for path in trained.iterdir() if path.is_file()}
+    for what, rank in (("images", 1), ("held-out", 1), ("disk", 0)):
+        assert said[f"{what}-0"] == said[f"{what}-1"]
+        assert f"broken in process {rank}" in said[f"{what}-0"]
+        assert not (trained / f"stopped-{what}" / "model.safetensors").exists()
+    assert "of 12 images (data.corrupt_limit) can't be read; the last: " in said["images-0"]
+    assert "of 6 images (data.corrupt_limit) can't be read; the last: " in said["held-out-0"]
+
+
+def test_two_processes_give_the_curve_of_one(trained: Path) -> None:
+    """With synchronised whitening to rounding, 1e-4, also with split weights and an interruption (FSDP); without,
+    each half batch is whitened by itself: 5 %."""
+    one = classification.train(steady(trained / "sync", sync=True), trained / "one")
+    expected = losses(trained / "one")
     assert len(expected) == one.steps == 16
     for kind in ("two-sync", "two-sharded"):
-        torch.testing.assert_close(losses(tmp_path / kind), expected, rtol=1e-4, atol=0)
-        for row, other in zip(helpers.rows(tmp_path / "one"), helpers.rows(tmp_path / kind), strict=True):
+        torch.testing.assert_close(losses(trained / kind), expected, rtol=1e-4, atol=0)
+        for row, other in zip(helpers.rows(trained / "one"), helpers.rows(trained / kind), strict=True):
             assert row["validation_accuracy"] == other["validation_accuracy"]
-        found, wanted = helpers.weights(tmp_path / kind), helpers.weights(tmp_path / "one")
+        found, wanted = helpers.weights(trained / kind), helpers.weights(trained / "one")
         assert found.keys() == wanted.keys()
         for name in wanted:
             torch.testing.assert_close(found[name], wanted[name], rtol=1e-2, atol=1e-4)
-    alone = losses(tmp_path / "two-alone")
+    alone = losses(trained / "two-alone")
     torch.testing.assert_close(alone, expected, rtol=5e-2, atol=0)
     assert (alone - expected).abs().max() > 1e-4, "half batches have statistics of their own"
 

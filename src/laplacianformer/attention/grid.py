@@ -5,8 +5,9 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channel
 
 from torch import Tensor, nn
 
+from laplacianformer import ops
 from laplacianformer.attention.landmarks import Size
-from laplacianformer.attention.rope import rotate_cells
+from laplacianformer.attention.rope import cell_rotation
 
 
 class GridAttention(nn.Module):
@@ -74,4 +75,4 @@ class GridAttention(nn.Module):
 
     def rotate(self, x_bhnd: Tensor, size: Size, cells: Size) -> Tensor:
         """Rotary positions, if this layer has them, of the cells of a grid of tokens (cells = size: the tokens)."""
-        return rotate_cells(x_bhnd, size, cells) if self.rope else x_bhnd
+        return ops.rotate(x_bhnd, *cell_rotation(x_bhnd, size, cells)) if self.rope else x_bhnd

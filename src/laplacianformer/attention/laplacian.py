@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from laplacianformer import ops
 from laplacianformer.attention.grid import GridAttention
 from laplacianformer.attention.landmarks import Size, known, pool
+from laplacianformer.attention.rope import cell_rotation
 from laplacianformer.attention.whitening import Kind, Whitening
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import accumulation_dtype, without_autocast
@@ -35,6 +36,16 @@ class Factors(NamedTuple):
     landmark_values: Tensor  # (B, heads, m, d): L
     z: Tensor  # (B, heads, N, m): the injective map
     dense: Tensor | None  # (B, heads, N, N): the attention matrix, the global branch being dense @ V
+
+
+class Placed(NamedTuple):
+    """Tokens and landmarks at their places; with a rotation, queries and keys are still to be turned by it."""
+
+    q: Tensor
+    k: Tensor
+    qm: Tensor
+    km: Tensor
+    rotation: tuple[Tensor, Tensor] | None
 
 
 class LaplacianAttention(GridAttention):
@@ -112,13 +123,13 @@ class LaplacianAttention(GridAttention):
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = _in_float32(q_bhnd, k_bhnd, v_bhnd)
-            q_bhnd, k_bhnd, qm_bhmd, km_bhmd = self.place(q_bhnd, k_bhnd, size)
-            values_bhmd = self.landmark_values(k_bhnd, v_bhnd, qm_bhmd, km_bhmd, size)
+            placed = self.place(q_bhnd, k_bhnd, size)
+            values_bhmd = self.landmark_values(placed, v_bhnd, size)
             if not self.whitening.needs_kernel():
                 folded_bhmd = self.fold(values_bhmd, self.whitening.factor(None, self.cells(size)))
-                out_bhnd = self.kernel_matmul(q_bhnd, km_bhmd, folded_bhmd)
+                out_bhnd = self.kernel_matmul(placed.q, placed.km, folded_bhmd, x_rotation=placed.rotation)
             else:
-                c_bhnm = self.kernel(q_bhnd, km_bhmd)
+                c_bhnm = self.kernel(placed.q, placed.km, x_rotation=placed.rotation)
                 folded_bhmd = self.fold(values_bhmd, self.whitening.factor(c_bhnm, self.cells(size)))
                 out_bhnd = c_bhnm @ folded_bhmd
             return out_bhnd + values_bhmd.mean(-2, keepdim=True)
@@ -134,19 +145,22 @@ class LaplacianAttention(GridAttention):
         """Whether there is anything to solve: not where every token is a landmark."""
         return not (known(size) and self.cells(size) == tuple(size) and self.landmark_filter is None)
 
-    def place(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries, keys, landmark queries and landmark keys, all rotated to their places.
+    def place(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Placed:
+        """Queries, keys, landmark queries and landmark keys, rotated to their places.
 
         Landmarks are averaged first and rotated at the centres of their cells: averaging rotated vectors
-        would wipe out the high frequencies.
+        would wipe out the high frequencies. Queries and keys are left to the Laplacian ops, which can turn
+        rows as they read them.
         """
-        cells = self.cells(size)
-        q, k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+        cells, cross = self.cells(size), self.gram == "cross"
         if not self.solves(size):
-            return q, k, (q if self.gram == "cross" else k), k
+            q, k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+            return Placed(q, k, q if cross else k, k, None)
         km = self.rotate(self.pool_heads(k_bhnd, size), size, cells)
-        qm = self.rotate(self.pool_heads(q_bhnd, size), size, cells) if self.gram == "cross" else km
-        return q, k, qm, km
+        qm = self.rotate(self.pool_heads(q_bhnd, size), size, cells) if cross else km
+        if self.rope and self.kernel_name == "laplacian":
+            return Placed(q_bhnd, k_bhnd, qm, km, cell_rotation(q_bhnd, size, size))
+        return Placed(self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size), qm, km, None)
 
     def pool_heads(self, x_bhnd: Tensor, size: Size) -> Tensor:
         x_bnc = x_bhnd.transpose(1, 2).flatten(2)
@@ -156,13 +170,15 @@ class LaplacianAttention(GridAttention):
             x_bnc = filtered.permute(0, 2, 3, 1).flatten(1, 2).to(x_bnc.dtype)
         return pool(x_bnc, size, self.cells(size)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
 
-    def landmark_values(self, k_bhnd: Tensor, v_bhnd: Tensor, qm_bhmd: Tensor, km_bhmd: Tensor, size: Size) -> Tensor:
+    def landmark_values(self, placed: Placed, v_bhnd: Tensor, size: Size) -> Tensor:
         """L = (m/N) inv(W) (B V). Where the landmarks are the keys, B = W and L = V: nothing to solve."""
+        _, k_bhnd, qm_bhmd, km_bhmd, rotation = placed
         if km_bhmd is k_bhnd:
             return v_bhnd
         w_bhmm = self.kernel(qm_bhmd, km_bhmd)
         share = km_bhmd.shape[-2] / k_bhnd.shape[-2]
-        solved_bhmd = self.solve(w_bhmm, share * self.kernel_matmul(qm_bhmd, k_bhnd, v_bhnd))
+        summed_bhmd = self.kernel_matmul(qm_bhmd, k_bhnd, v_bhnd, y_rotation=rotation)
+        solved_bhmd = self.solve(w_bhmm, share * summed_bhmd)
         if known(size) or self.landmark_filter is not None:
             return solved_bhmd
         # One exported graph for every size: where each cell is one token, pooling the values is the identity.
@@ -198,13 +214,14 @@ class LaplacianAttention(GridAttention):
     def head_gain(self) -> Tensor | float:
         return self.gain[:, None, None] if isinstance(self.gain, Tensor) else self.gain
 
-    def kernel(self, x: Tensor, y: Tensor) -> Tensor:
-        function = ops.laplacian_kernel if self.kernel_name == "laplacian" else ops.gaussian_kernel
-        return function(x, y, self.scale)
-
-    def kernel_matmul(self, x: Tensor, y: Tensor, values: Tensor) -> Tensor:
+    def kernel(self, x: Tensor, y: Tensor, **rotations: Any) -> Tensor:
         if self.kernel_name == "laplacian":
-            return ops.laplacian_matmul(x, y, values, self.scale)
+            return ops.laplacian_kernel(x, y, self.scale, **rotations)
+        return ops.gaussian_kernel(x, y, self.scale)  # `place` has rotated them
+
+    def kernel_matmul(self, x: Tensor, y: Tensor, values: Tensor, **rotations: Any) -> Tensor:
+        if self.kernel_name == "laplacian":
+            return ops.laplacian_matmul(x, y, values, self.scale, **rotations)
         return ops.gaussian_kernel(x, y, self.scale) @ values
 
     @torch.no_grad()
@@ -216,14 +233,15 @@ class LaplacianAttention(GridAttention):
         projected = self.project(x, size)
         with without_autocast(x.device):
             q, k, v = _in_float32(*projected)
-            q, k, qm, km = self.place(q, k, size)
-            c, w = self.kernel(q, km), self.kernel(qm, km)
+            placed = self.place(q, k, size)
+            c = self.kernel(placed.q, placed.km, x_rotation=placed.rotation)
+            w = self.kernel(placed.qm, placed.km)
             z = self.injective_map(c, self.whitening.factor(c, self.cells(size), update=False))
             matrix = None
             if dense:
                 identity = torch.eye(v.shape[-2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
-                matrix = z @ self.landmark_values(k, identity, qm, km, size)
-            return Factors(c, w, self.landmark_values(k, v, qm, km, size), z, matrix)
+                matrix = z @ self.landmark_values(placed, identity, size)
+            return Factors(c, w, self.landmark_values(placed, v, size), z, matrix)
 
     def extra_repr(self) -> str:
         size = f"grid={self.grid}" if self.grid else f"ratio={self.ratio}" if self.ratio else "exact"

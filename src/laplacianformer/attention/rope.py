@@ -28,13 +28,13 @@ def rotate(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return ops.rotate(x, *rotation(rows.to(dtype), columns.to(dtype), x.shape[-1]))
 
 
-def rotate_cells(x: Tensor, size: Size, cells: Size) -> Tensor:
-    """`rotate` by the centres of the cells of a grid of tokens; the tokens themselves are cells = size."""
-    return ops.rotate(x, *cell_rotation(*size, *cells, x.shape[-1], x.device, accumulation_dtype(x.dtype)))
+def cell_rotation(x: Tensor, size: Size, cells: Size) -> tuple[Tensor, Tensor]:
+    """Cosines and sines that rotate x by the centres of the cells of a grid of tokens (cells = size: the tokens)."""
+    return _cell_rotation(*size, *cells, x.shape[-1], x.device, accumulation_dtype(x.dtype))
 
 
 @remembered
-def cell_rotation(
+def _cell_rotation(
     height: int, width: int, rows: int, columns: int, channels: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     by_row, by_column = cell_centres(height, rows, device), cell_centres(width, columns, device)

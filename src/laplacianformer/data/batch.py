@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from laplacianformer.errors import InputError
 
@@ -12,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 NO_LABEL = -1  # of an image that doesn't count: unreadable, or there so that all processes have equally many
+Sample = tuple[Tensor, int, tuple[str, ...]]  # image, label, and a line for each image that could not be read
 
 
 class Batch(NamedTuple):
@@ -20,6 +23,16 @@ class Batch(NamedTuple):
     images: Tensor
     targets: Tensor
     corrupt: tuple[str, ...] = ()
+
+
+def collate(samples: list[Sample]) -> Batch:
+    images, targets = default_collate([sample[:2] for sample in samples])
+    return Batch(images, targets, tuple(line for sample in samples for line in sample[2]))
+
+
+def worker_options(workers: int) -> dict[str, Any]:
+    """Of a DataLoader that is used for every epoch."""
+    return {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": torch.cuda.is_available()}
 
 
 class Corrupt:

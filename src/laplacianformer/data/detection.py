@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from laplacianformer.data.batch import worker_options
 from laplacianformer.data.coco import CocoImages, Target, open_coco
 from laplacianformer.data.order import Order, mix, seed_all
-from laplacianformer.data.stream import ATTEMPTS, Places, worker_options
+from laplacianformer.data.stream import ATTEMPTS, Places
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import DetectionAugment, DetectionData, DetectionRecipe
 
@@ -41,6 +42,7 @@ class DetectionLoaders:
     val: Iterable[HeldOut]
     classes: tuple[str, ...]
     held_out: CocoImages
+    images: dict[str, int | None]  # how many, by part
 
 
 def open_detection(recipe: DetectionRecipe, rank: int = 0, world: int = 1) -> DetectionLoaders:
@@ -55,7 +57,9 @@ def open_detection(recipe: DetectionRecipe, rank: int = 0, world: int = 1) -> De
     size, seed = recipe.optimise.batch_size, recipe.run.seed
     order = GroupedOrder(len(train), size, seed, rank=rank, world=world, groups=train.upright())
     training = DetectionTraining(train, order, data, recipe.augment)
-    return DetectionLoaders(training, held_out_pictures(held_out, data.workers, rank, world), train.classes, held_out)
+    pictures = held_out_pictures(held_out, data.workers, rank, world)
+    images: dict[str, int | None] = {"training": len(train), "held-out": len(held_out)}
+    return DetectionLoaders(training, pictures, train.classes, held_out, images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +134,7 @@ class DetectionTraining:
             TrainingScenes(images, data, augment, order.seed),
             batch_sampler=self.places,
             collate_fn=_collate,
-            **worker_options(data),
+            **worker_options(data.workers),
         )
 
     def __len__(self) -> int:

@@ -2,29 +2,26 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any, Protocol
-
-from torch.utils.data import DataLoader
+from typing import Protocol
 
 from laplacianformer.data.batch import Batch
+from laplacianformer.data.evaluation import evaluation_batches
+from laplacianformer.data.indexed import Images
+from laplacianformer.data.labels import Renumbered, numbers_among
 from laplacianformer.data.memory import Memory, MemoryEvaluation, MemoryTraining
 from laplacianformer.data.order import Order
-from laplacianformer.data.sources import Images, Once, numbered, open_images, open_iterable, samples_of
-from laplacianformer.data.stream import (
-    InTheirOrder,
-    IterableTraining,
-    StreamTraining,
-    collate,
-    evaluation_transform,
-    stream_evaluation,
-)
+from laplacianformer.data.passes import PassTraining
+from laplacianformer.data.shards import Shards, Stream
+from laplacianformer.data.sources import Once, Source, in_this_process, open_images
+from laplacianformer.data.stream import StreamTraining
 from laplacianformer.errors import InputError
-from laplacianformer.recipes import Recipe
+from laplacianformer.recipes import Data, Recipe
 
 
 class Training(Protocol):
     """Batches of an epoch, from one of them on."""
+
+    order: Order
 
     def __len__(self) -> int: ...
 
@@ -33,56 +30,61 @@ class Training(Protocol):
 
 @dataclass
 class Loaders:
-    """Training batches, evaluation batches, and the names of the classes."""
+    """Training batches, evaluation batches, the names of the classes, and the number of images of each split."""
 
     train: Training
     val: Iterable[Batch]
     classes: tuple[str, ...]
+    images: dict[str, int | None]  # None: a stream that doesn't say
 
 
-def open_loaders(recipe: Recipe, rank: int = 0, world: int = 1, once: Once | None = None) -> Loaders:
+def open_loaders(recipe: Recipe, rank: int = 0, world: int = 1, once: Once = in_this_process) -> Loaders:
     """The batches of process `rank` of `world`. `once` lets one process list the files for all."""
-    if recipe.data.reader.startswith(("wds/", "tfds/", "hfids/")):
-        return _iterable(recipe, rank, world)
-    train = open_images(recipe.data, "train", once=once)
-    val = open_images(recipe.data, "val", train.classes, once=once)
-    if val.classes != train.classes[: len(val.classes)]:  # Fewer is fine where classes are numbers.
-        pairs = zip_longest(val.classes, train.classes[: len(val.classes)])
-        wrong = next(name for name, expected in pairs if name != expected)
-        raise InputError(
-            f"validation has {len(val.classes)} classes, training {len(train.classes)}: {wrong!r} is not in its place"
-        )
-    make = _in_memory if recipe.data.cache else _streamed
-    return make(recipe, train, val, rank, world)
+    data = recipe.data
+    train = open_images(Source(data.reader, data.root, data.train_split, data.num_classes, data.train_samples), once)
+    count = len(train.classes)
+    val = open_images(Source(data.reader, data.root, data.val_split, count, data.val_samples), once)
+    what = f"{data.root or data.reader} ({data.val_split})"
+    numbers = numbers_among(val.classes, train.classes, what, "training doesn't")
+    training = _training(recipe, train, rank, world)
+    held_out, images = _held_out(recipe, val, rank, world)
+    counts = {"training": training.order.samples, "held-out": images}
+    return Loaders(training, Renumbered(held_out, numbers), train.classes, counts)
 
 
-def _in_memory(recipe: Recipe, train: Images, val: Images, rank: int, world: int) -> Loaders:
-    memory, batch_size = Memory(train, recipe.data), recipe.optimise.batch_size
-    order = Order(len(memory), batch_size, recipe.run.seed, recipe.data.repeats, rank, world)
-    evaluation = MemoryEvaluation(Memory(val, recipe.data), batch_size // world, rank, world)
-    return Loaders(MemoryTraining(memory, order, recipe.augment), evaluation, train.classes)
+def _training(recipe: Recipe, images: Images | Stream, rank: int, world: int) -> Training:
+    data, augment = recipe.data, recipe.augment
+
+    def order(samples: int) -> Order:
+        return Order(samples, recipe.optimise.batch_size, recipe.run.seed, data.repeats, rank, world)
+
+    if isinstance(images, Stream):
+        return PassTraining(images, order(_checked_stream(images, data, world)), data, augment)
+    if data.cache:
+        memory = Memory(images, data)
+        return MemoryTraining(memory, order(len(memory)), augment)
+    return StreamTraining(images, order(len(images)), data, augment)
 
 
-def _streamed(recipe: Recipe, train: Images, val: Images, rank: int, world: int) -> Loaders:
-    data, batch_size = recipe.data, recipe.optimise.batch_size
-    order = Order(len(train), batch_size, recipe.run.seed, data.repeats, rank, world)
-    evaluation = stream_evaluation(val, data, batch_size // world, rank, world)
-    return Loaders(StreamTraining(train, order, data, recipe.augment), evaluation, train.classes)
+def _held_out(recipe: Recipe, images: Images | Stream, rank: int, world: int) -> tuple[Iterable[Batch], int | None]:
+    """Batches, and the number of images of all processes where it is known."""
+    data, batch_size = recipe.data, recipe.optimise.batch_size // world
+    if data.cache and not isinstance(images, Stream):
+        memory = Memory(images, data)
+        return MemoryEvaluation(memory, batch_size, rank, world), len(memory)
+    count = images.samples if isinstance(images, Stream) else len(images)
+    return evaluation_batches(images, data.input, batch_size, data.workers, rank, world), count
 
 
-def _iterable(recipe: Recipe, rank: int, world: int) -> Loaders:
-    data, batch_size = recipe.data, recipe.optimise.batch_size
+def _checked_stream(stream: Stream, data: Data, world: int) -> int:
+    """Its number of images, if it can be trained on."""
     if data.cache or data.repeats > 1:
         raise InputError(f"{data.reader} gives images in its own order: data.cache and data.repeats don't work with it")
-
-    def create(seed: int) -> Any:
-        return open_iterable(data, "train", seed, batch_size // world)
-
-    order = Order(samples_of(create(0), data), batch_size, recipe.run.seed, 1, rank, world)
-    val = open_iterable(data, "val", 0, batch_size // world)
-    # timm would cut the shards by process and drop what is left over: each process reads all, and takes its share.
-    val.reader.dist_rank, val.reader.dist_num_replicas = 0, 1
-    held_out = InTheirOrder(val, evaluation_transform(data), 0, share=(rank, world))
-    evaluation: DataLoader[Any] = DataLoader(held_out, batch_size // world, collate_fn=collate)
-    classes = numbered(data.num_classes, data.reader)
-    return Loaders(IterableTraining(create, order, data, recipe.augment), evaluation, classes)
+    if isinstance(stream, Shards) and len(stream.urls) < world:
+        raise InputError(
+            f"{data.reader} has {len(stream.urls)} shards for {world} processes, and each needs one of its own: "
+            "make more shards, or start fewer processes"
+        )
+    if not stream.samples:
+        raise InputError(f"{data.reader} doesn't say how many images there are: give data.train_samples=N")
+    return stream.samples

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import torch
-from timm.data import create_transform
 from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer.data.batch import NO_LABEL, Batch, Corrupt
+from laplacianformer.data.indexed import Images
 from laplacianformer.data.order import Order, mix
-from laplacianformer.data.sources import Images
+from laplacianformer.images import to_input
 from laplacianformer.recipes import Augment, Data
 
 
@@ -17,13 +17,7 @@ class Memory:
     """Images of one size as bytes (N, 3, size, size), and their labels."""
 
     def __init__(self, images: Images, data: Data) -> None:
-        resize = create_transform(
-            data.size,
-            is_training=False,
-            crop_pct=data.crop_pct,
-            interpolation=data.interpolation,
-            normalize=False,
-        )
+        resize = to_input(data.input, normalize=False)
         corrupt = Corrupt(data.corrupt_limit)
         pixels, targets = [], []
         for index in range(len(images)):

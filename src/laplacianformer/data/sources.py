@@ -1,207 +1,164 @@
-"""Open a data set: timm's readers, and two of our own for images that come as arrays."""
+"""Open a data set: what `[READER:]DIR` and a split mean, for training and for evaluation alike."""
 
-import gzip
 import os
-import struct
 import tarfile
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
-import numpy as np
 import timm.data
-from PIL import Image
 
-from laplacianformer import images
+from laplacianformer.data import indexed
+from laplacianformer.data.indexed import Images, ItemImages, ReaderImages
+from laplacianformer.data.shards import Shards, Stream, TimmStream
 from laplacianformer.errors import InputError
-from laplacianformer.recipes import Data
 
-Split = Literal["train", "val"]
-FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "evaluation", "test")}
+TRAINING = ("train", "training")
+HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
+STREAMS = ("wds/", "tfds/", "hfids/")
+TIMM = ("torch/", "hfds/", *STREAMS)
 Once = Callable[[Callable[[], Any]], Any]
 
 
-class Images(Protocol):
-    """Images by index. `read` gives an RGB image and its label, or raises; `name` says which file that was.
+@dataclass(frozen=True)
+class Source:
+    """Where the images of one split are, before they are opened."""
 
-    Worker processes get a copy by pickling.
-    """
+    reader: str  # folder (also a tar), digits, idx, or timm's torch/, hfds/, wds/, hfids/, tfds/ names
+    root: str | None
+    split: str
+    num_classes: int | None = None  # where the reader has only numbers
+    samples: int | None = None  # where the reader doesn't know
+    inside: tuple[str, ...] = ()  # classes whose folders may be in root itself (or in a tar), not in that of a split
 
-    classes: tuple[str, ...]
-
-    def __len__(self) -> int: ...
-
-    def read(self, index: int) -> tuple[Image.Image, int]: ...
-
-    def name(self, index: int) -> str: ...
+    @property
+    def training(self) -> bool:
+        return self.split in TRAINING
 
 
-def open_images(data: Data, split: Split, classes: Sequence[str] | None = None, *, once: Once | None = None) -> Images:
-    """The images of a split; for `val`, labelled by the classes of training.
+def parse(text: str) -> tuple[str | None, str | None]:
+    """Reader and root of `[READER:]DIR`, each None where it isn't said."""
+    reader, colon, root = text.partition(":")
+    if Path(text).exists() or (not colon and text != "digits"):
+        return None, text
+    return reader, root or None
+
+
+def in_this_process(make: Callable[[], Any]) -> Any:
+    return make()
+
+
+def open_images(source: Source, once: Once = in_this_process) -> Images | Stream:
+    """The images of a split.
 
     `once` calls a function in one process and gives the result to all, so that a folder is listed once.
     """
-    if data.reader == "digits":
-        return _digits(split)
-    if data.root is None and not data.reader.startswith("hfds/"):
-        raise InputError(f"the reader {data.reader!r} needs a folder: give --data DIR")
-    if data.root is not None and not Path(data.root).exists():
-        raise InputError(f"there is no {data.root}: give --data a folder that exists")
-    if data.reader == "idx":
-        return _idx(Path(str(data.root)), split)
-    if data.reader == "folder":
-        return _folder(Path(str(data.root)), split, classes, once or (lambda make: make()))
-    return _from_timm(data, split)
+    reader, root = source.reader, source.root
+    if reader == "digits":
+        return indexed.digits(training=source.training)
+    if reader not in ("folder", "idx") and not reader.startswith(TIMM):
+        raise InputError(f"unknown reader {reader!r}: expected folder, digits, idx, {'NAME, '.join(TIMM)}NAME")
+    if root is None and not reader.startswith(("hfds/", "hfids/", "tfds/")):
+        raise InputError(f"the reader {reader!r} needs a folder: give --data DIR")
+    if reader == "folder":
+        return once(partial(_folder, source))
+    if reader.startswith(STREAMS):
+        return _stream(source)
+    if root is not None and not Path(root).exists():
+        raise InputError(f"there is no {root}: give --data a folder that exists")
+    if reader == "idx":
+        return indexed.idx(Path(str(root)), source.num_classes, training=source.training)
+    dataset = _create(source)
+    if hasattr(dataset, "reader"):
+        return ReaderImages(dataset.reader, _named(dataset.reader) or _numbered(source))
+    return ItemImages(dataset, getattr(dataset, "classes", ()) or _numbered(source), reader)
 
 
-def _folder(root: Path, split: Split, classes: Sequence[str] | None, once: Once) -> Images:
+# ---- folders ----
+
+
+def _folder(source: Source) -> Images:
     """root/train/CLASS/image, or the tar files root/train.tar and root/val.tar."""
-    places = [
-        root / f"{name}{end}" for end in ("", ".tar") for name in FOLDERS[split] if (root / f"{name}{end}").exists()
-    ]
-    if not places:
-        raise InputError(f"{root} has no {' or '.join(FOLDERS[split])} folder (or .tar): expected {split}/CLASS/image")
-    class_map = {name: index for index, name in enumerate(classes)} if classes is not None else None
-    return ReaderImages(once(lambda: _listed(places[0], class_map)))
-
-
-def _listed(place: Path, class_map: dict[str, int] | None) -> Any:
+    place = _place(Path(str(source.root)), source)
     try:
-        dataset = timm.data.create_dataset("", str(place), search_split=False, class_map=class_map)
+        reader = timm.data.create_dataset("", str(place), search_split=False).reader
     except (RuntimeError, ValueError, AssertionError, tarfile.TarError) as error:
         raise InputError(f"can't read {place}: {' '.join(str(error).split())}") from None
+    images = ReaderImages(reader, _named(reader))
+    if "" in images.classes:
+        targets = reader.targets if hasattr(reader, "targets") else [target for _, target in reader.samples]
+        stray = images.name(list(targets).index(images.classes.index("")))
+        raise InputError(f"{stray} lies outside the class folders: expected {place}/CLASS/image")
     if place.is_dir():
-        _check_classes(dataset.reader, place)
-    return dataset
+        _check_folders(reader, place)
+    return images
 
 
-def _check_classes(reader: Any, root: Path) -> None:
-    """Every folder has images, and every class is one of training's. Reads no folder a second time."""
-    counts = np.bincount([target for _, target in reader.samples], minlength=len(reader.class_to_idx))
-    empty = [name for name, index in reader.class_to_idx.items() if counts[index] == 0]
-    if empty:
-        raise InputError(f"{root / empty[0]} has no images: every class needs at least one")
+def _place(root: Path, source: Source) -> Path:
+    """The folder or tar of the split; where classes may be inside and there is no folder of any split, the root."""
+    if not root.exists():
+        raise InputError(f"there is no {root}: give --data a folder that exists")
+    names = [source.split]
+    if source.split in TRAINING:
+        names += TRAINING
+    elif source.split in HELD_OUT:
+        names += [*HELD_OUT, "test"]
+
+    def found(names: Iterable[str]) -> list[Path]:
+        places = (root / f"{name}{end}" for end in ("", ".tar") for name in names if name not in source.inside)
+        return [place for place in places if place.exists()]
+
+    if fitting := found(names):
+        return fitting[0]
+    others = found([*TRAINING, *HELD_OUT, "test"])
+    if source.inside and not others:
+        return root
+    there = f", but {others[0].name}" if others else ""
+    wanted = " or ".join(dict.fromkeys(names))
+    raise InputError(f"{root} has no {wanted} folder (or .tar){there}: expected {names[0]}/CLASS/image")
+
+
+def _check_folders(reader: Any, root: Path) -> None:
+    """Every folder has images. Reads none of them a second time."""
     prefix = len(str(root)) + 1
     used = {path[prefix:].split(os.sep, 1)[0] for path, _ in reader.samples}
     unused = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name not in used)
     if unused:
-        raise InputError(f"{root / unused[0]} has no images of the {len(reader.class_to_idx)} classes of training")
+        raise InputError(f"{root / unused[0]} has no images: every class needs at least one")
 
 
-def _from_timm(data: Data, split: Split) -> Images:
-    dataset = _create(data, split)
-    if hasattr(dataset, "reader"):
-        return ReaderImages(dataset, data.num_classes)
-    classes = tuple(getattr(dataset, "classes", ())) or numbered(data.num_classes, data.reader)
-    return ItemImages(dataset, classes, data.reader)
+# ---- timm's readers ----
 
 
-def _create(data: Data, split: Split, **options: Any) -> Any:
-    name = data.train_split if split == "train" else data.val_split
+def _stream(source: Source) -> Stream:
+    create = partial(_create, source, num_samples=source.samples, input_img_mode="")
+    reader = create(is_training=False, seed=0).reader
+    samples = source.samples or reader.num_samples or None
+    if not source.reader.startswith("wds/"):
+        return TimmStream(create, _numbered(source), samples, source.reader)
+    if reader.split_info.alt_label:
+        raise InputError(f"{source.reader} has its labels under alt_label={reader.split_info.alt_label}: expected cls")
+    urls = [os.path.join(str(source.root), name) for name in reader.split_info.filenames]
+    return Shards(urls, _numbered(source), samples)
+
+
+def _create(source: Source, **options: Any) -> Any:
     try:
-        return timm.data.create_dataset(data.reader, data.root, split=name, **options)
+        return timm.data.create_dataset(source.reader, source.root, split=source.split, **options)
     except (AssertionError, ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"can't open {data.reader} ({name}) in {data.root}: {reason}") from None
+        raise InputError(f"can't open {source.reader} ({source.split}) in {source.root}: {reason}") from None
 
 
-def open_iterable(data: Data, split: Split, seed: int, batch_size: int) -> Any:
-    """A timm data set that gives images in an order of its own (wds/, tfds/, hfids/), for one pass."""
-    training = split == "train"
-    samples = data.train_samples if training else data.val_samples
-    options = {"is_training": training, "seed": seed, "batch_size": batch_size, "num_samples": samples}
-    return _create(data, split, **options)
+def _named(reader: Any) -> tuple[str, ...]:
+    """The classes of a reader in the order of their numbers, where it knows their names (a tar by another name)."""
+    names = getattr(reader, "class_to_idx", None) or getattr(reader, "class_name_to_idx", None) or {}
+    return tuple(sorted(names, key=names.__getitem__))
 
 
-def samples_of(dataset: Any, data: Data) -> int:
-    """Training images of all processes together."""
-    found = data.train_samples or getattr(dataset.reader, "num_samples", None)
-    if not found:
-        raise InputError(f"{data.reader} doesn't say how many images there are: give data.train_samples=N")
-    return int(found)
-
-
-class ReaderImages:
-    """By a reader of timm, around its data set, which replaces an unreadable file without telling."""
-
-    def __init__(self, dataset: Any, num_classes: int | None = None) -> None:
-        self.reader = dataset.reader
-        named = getattr(self.reader, "class_to_idx", None) or getattr(self.reader, "class_name_to_idx", None)
-        self.classes = tuple(sorted(named, key=named.__getitem__)) if named else numbered(num_classes, "this reader")
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def read(self, index: int) -> tuple[Image.Image, int]:
-        file, target = self.reader[index]
-        return images.read(file), int(target)
-
-    def name(self, index: int) -> str:
-        return str(self.reader.filename(index, absolute=True))
-
-
-class ItemImages:
-    """Of a data set whose items are pairs of image and label: torchvision's, or arrays."""
-
-    def __init__(self, items: Any, classes: Sequence[str], title: str) -> None:
-        self.items, self.classes, self.title = items, tuple(classes), title
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def read(self, index: int) -> tuple[Image.Image, int]:
-        image, target = self.items[index]
-        return images.read(Image.fromarray(image) if isinstance(image, np.ndarray) else image), int(target)
-
-    def name(self, index: int) -> str:
-        return f"{self.title}[{index}]"
-
-
-def numbered(count: int | None, reader: str) -> tuple[str, ...]:
-    if count is None:
-        raise InputError(f"{reader} doesn't say how many classes there are: give data.num_classes=N")
-    return tuple(str(index) for index in range(count))
-
-
-# ---- images that come as arrays ----
-
-
-def _digits(split: Split) -> Images:
-    """1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn; a fifth of each class is held out."""
-    try:
-        from sklearn.datasets import load_digits
-        from sklearn.model_selection import train_test_split
-    except ImportError:
-        raise InputError("the digits come with scikit-learn: pip install 'laplacianformer[train]'") from None
-    digits = load_digits()
-    pixels, targets = (digits.images * (255 / 16)).astype(np.uint8), digits.target
-    parts = train_test_split(pixels, targets, test_size=0.2, stratify=targets, random_state=0)
-    pairs = list(zip(parts[split == "val"], parts[2 + (split == "val")], strict=True))
-    return ItemImages(pairs, [str(digit) for digit in range(10)], "digits")
-
-
-def _idx(root: Path, split: Split) -> Images:
-    """The four files of MNIST and Fashion-MNIST, plain or gzipped, in the folder or below it."""
-    prefix = "train" if split == "train" else "t10k"
-    pixels, targets = _idx_file(root, f"{prefix}-images-idx3-ubyte"), _idx_file(root, f"{prefix}-labels-idx1-ubyte")
-    if pixels.ndim != 3 or targets.shape != pixels.shape[:1]:
-        raise InputError(f"{root}: expected as many labels as images, got {targets.shape} and {pixels.shape}")
-    classes = [str(index) for index in range(int(targets.max(initial=0)) + 1)]
-    return ItemImages(list(zip(pixels, targets, strict=True)), classes, str(root))
-
-
-def _idx_file(root: Path, name: str) -> np.ndarray:
-    found = [*root.rglob(name), *root.rglob(f"{name}.gz")]
-    if not found:
-        raise InputError(f"{root} has no {name} or {name}.gz")
-    try:
-        content = gzip.decompress(found[0].read_bytes()) if found[0].suffix == ".gz" else found[0].read_bytes()
-        zero, kind, rank = struct.unpack_from(">HBB", content)
-        shape = struct.unpack_from(f">{rank}I", content, 4)
-        pixels = np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
-    except (struct.error, ValueError, EOFError, gzip.BadGzipFile, zlib.error):
-        raise InputError(f"{found[0]} is not a whole idx file") from None
-    if (zero, kind) != (0, 8):
-        raise InputError(f"{found[0]} is not an idx file of bytes")
-    return pixels
+def _numbered(source: Source) -> tuple[str, ...]:
+    if source.num_classes is None:
+        raise InputError(f"{source.reader} doesn't say how many classes there are: give data.num_classes=N")
+    return tuple(str(number) for number in range(source.num_classes))

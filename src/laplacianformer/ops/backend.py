@@ -52,19 +52,19 @@ def requested(backend: str | None) -> str:
 
 def run(op: str, function: str, backend: str, tensors: tuple[Tensor, ...], *rest: Any) -> Any:
     """Call `function` of the chosen backend of `op`, with autocast off: the op decides its own precision."""
-    module = _select(op, backend, tensors)
+    module = _module(op, chosen(op, backend, tensors))
     with without_autocast(tensors[0].device):
         return getattr(module, function)(*tensors, *rest)
 
 
-def _select(op: str, backend: str, tensors: tuple[Tensor, ...]) -> ModuleType:
+def chosen(op: str, backend: str, tensors: tuple[Tensor, ...]) -> str:
+    """The backend that runs `op` on these tensors."""
     for name in [backend] if backend else _MISSING:
         reason = _MISSING[name]()
         if reason is None:
-            module = _module(op, name)
-            reason = module.check(*tensors)
+            reason = _module(op, name).check(*tensors)
         if reason is None:
-            return module
+            return name
     raise RuntimeError(
         f"{op}: backend {backend!r} was asked for and can't run: {reason}. Leave it out for the automatic choice."
     )

@@ -92,3 +92,8 @@ def check(*tensors: Tensor) -> str | None:
 def dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     """With unit stride in the last dimension: as they are, or copied."""
     return tuple(t if t.shape[-1] <= 1 or t.stride(-1) == 1 else t.contiguous() for t in tensors)
+
+
+def tables(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The cosines and sines of a rotation, or none, with their rows one after the other."""
+    return (None, None) if cos is None or sin is None else (cos.contiguous(), sin.contiguous())

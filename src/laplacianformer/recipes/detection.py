@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from laplacianformer.recipes.schema import Count, Optimise, Positive, Run, Share, Triple, checked
+from laplacianformer.recipes.schema import Count, Finite, Optimise, Positive, Run, Share, checked
 
 
 @checked
@@ -32,8 +32,8 @@ class DetectionData:
     val_images: str | None = None
     short_side: tuple[Count, ...] = (800,)  # pixels; each training image draws one, evaluation takes the last
     long_side: Count = 1333  # at most
-    mean: Triple = (0.485, 0.456, 0.406)
-    std: Triple = (0.229, 0.224, 0.225)
+    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
     workers: Annotated[int, Field(ge=0)] = 4  # processes that load images, for each training process
     corrupt_limit: Share = 0.01  # stop when more than this share of an epoch's images can't be read
     shapes_train: Count = 1000  # generated images, for the reader shapes

@@ -40,9 +40,11 @@ def load(name: str, overrides: Iterable[str] = ()) -> AnyRecipe:
         raise InputError(f"recipe {name}: {_explain(error, kind)}") from None
 
 
-def as_yaml(recipe: AnyRecipe) -> str:
-    """Every key, defaults included."""
+def as_yaml(recipe: AnyRecipe, *, with_root: bool = True) -> str:
+    """Every key, defaults included; data.root, which means nothing on another machine, may be left out."""
     plain = TypeAdapter(type(recipe)).dump_python(recipe, mode="json")
+    if not with_root:
+        plain["data"]["root"] = None
     return yaml.safe_dump(plain, sort_keys=False)
 
 

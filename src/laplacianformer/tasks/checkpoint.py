@@ -1,19 +1,20 @@
 """Checkpoints: written whole or not at all, read without running code from the file."""
 
 import io
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
+from laplacianformer.data.labels import few
 from laplacianformer.errors import InputError
 from laplacianformer.files import replacing
 from laplacianformer.recipes import AnyRecipe, as_yaml
 
 NAME = "checkpoint.pt"
+KEYS = ("step", "model", "average", "optimiser", "sums", "seconds", "recipe", "classes", "images")
 # What may differ between a run and its continuation. The number of processes changes what is random in a step, so
 # only with the same number are results the same.
 FREE = {"data": ("root", "workers"), "run": ("accelerator", "devices", "num_nodes", "checkpoint_steps", "tensorboard")}
@@ -26,17 +27,8 @@ def exists(folder: Path) -> bool:
 def save(folder: Path, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    with writing(folder / NAME), replacing(folder / NAME) as file:
+    with replacing(folder / NAME) as file:
         file.write(buffer.getbuffer())
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A block that writes `path`: a full disk or a missing permission becomes one line."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"can't write {path}: {error.strerror or error}") from None
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -45,6 +37,9 @@ def load(folder: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not one of its own
         raise InputError(f"can't read the checkpoint {path}: {' '.join(str(error).split())[:200]}") from None
+    missing = [key for key in KEYS if key not in state]
+    if missing:
+        raise InputError(f"{path} is not a checkpoint of this version (no {', '.join(missing)}): give another --output")
     return state
 
 
@@ -54,12 +49,14 @@ def clean(folder: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def check_same_run(state: dict[str, Any], recipe: AnyRecipe, classes: tuple[str, ...], folder: Path) -> None:
-    """A checkpoint continues only the run that it is from."""
+def check_same_run(
+    state: dict[str, Any], recipe: AnyRecipe, classes: tuple[str, ...], images: Mapping[str, int | None], folder: Path
+) -> None:
+    """A checkpoint continues only the run that it is from, on the classes and numbers of images that it is from."""
     if state["classes"] != list(classes):
         raise InputError(
-            f"the checkpoint in {folder} has {len(state['classes'])} classes ({_few(state['classes'])}), "
-            f"the data {len(classes)} ({_few(classes)}): give the data of that run, or another --output"
+            f"the checkpoint in {folder} has {len(state['classes'])} classes ({few(state['classes'])}), "
+            f"the data {len(classes)} ({few(classes)}): give the data of that run, or another --output"
         )
     changed = differences(_fixed(state["recipe"]), _fixed(as_yaml(recipe)))
     if changed:
@@ -67,10 +64,12 @@ def check_same_run(state: dict[str, Any], recipe: AnyRecipe, classes: tuple[str,
             f"the run in {folder} was started with another {', '.join(changed)}: "
             "resume it with the same recipe, or give another --output"
         )
-
-
-def _few(names: Any) -> str:
-    return ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])])
+    for split, count in images.items():
+        if state["images"][split] != count:
+            raise InputError(
+                f"the run in {folder} was started with {state['images'][split]} {split} images, the data has {count}: "
+                "give the data of that run, or another --output"
+            )
 
 
 def _fixed(recipe: str) -> dict[str, Any]:

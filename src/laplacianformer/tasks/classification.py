@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +12,12 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from laplacianformer.data import NO_LABEL, Batch, Corrupt, Loaders, open_loaders
+from laplacianformer.data import NO_LABEL, Batch, Corrupt
+from laplacianformer.data.loaders import Loaders, open_loaders
 from laplacianformer.recipes import Recipe
 from laplacianformer.tasks import engine, export, parts
 from laplacianformer.tasks.metrics import COLUMNS
+from laplacianformer.tasks.together import in_each, in_first
 
 LOOKED_AT = 4  # images on which the attention is looked into
 
@@ -35,7 +38,8 @@ def train(recipe: Recipe, output: Path, *, resume: bool = False) -> Result:
     """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt and, at the end,
     model.safetensors (the averaged weights where the recipe keeps an average)."""
     fabric = engine.start(recipe.run, output, resume=resume)
-    loaders = open_loaders(recipe, fabric.global_rank, fabric.world_size, engine.once(fabric))
+    rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
     return cast(Result, Training(recipe, output, fabric, loaders, resume=resume).run())
 
 
@@ -82,7 +86,8 @@ class Training(engine.Training):
             right = (logits.argmax(1) == targets).sum()
             loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
             totals += torch.stack([right, loss, (targets != NO_LABEL).sum()]).double()
-        Corrupt(self.corrupt.limit).add(unreadable, int(totals[2]) + len(unreadable))
+        seen = int(totals[2]) + len(unreadable)
+        in_each(self.fabric, lambda: Corrupt(self.corrupt.limit).add(unreadable, seen))
         right, loss, count = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
         self.accuracy = right / max(1, count)
         self.best = max(self.best, self.accuracy)
@@ -109,6 +114,8 @@ class Training(engine.Training):
 
     def export(self, state: Mapping[str, Any]) -> None:
         scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": self.step}
+        if self.average is not None:
+            scores["ema_decay"] = self.average.get_decay(self.step)
         export.export(self.weights, state, self.recipe, self.loaders.classes, scores)
 
     def scores_state(self) -> dict[str, Any]:

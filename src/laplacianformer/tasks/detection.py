@@ -11,13 +11,15 @@ from rich.table import Table
 from torch import Tensor, distributed, nn
 
 from laplacianformer.data import Corrupt
+from laplacianformer.data.coco import CocoImages
 from laplacianformer.data.detection import DetectionBatch, DetectionLoaders, open_detection
 from laplacianformer.detection.find import find_objects
 from laplacianformer.files import write_json
 from laplacianformer.recipes import DetectionRecipe
-from laplacianformer.tasks import checkpoint, engine, export, parts
+from laplacianformer.tasks import engine, export, parts
 from laplacianformer.tasks.coco_scores import Scores, as_results, coco_scores, flat, percent, table
 from laplacianformer.tasks.metrics import DETECTION_COLUMNS
+from laplacianformer.tasks.together import in_each, in_first
 
 # Columns, and what torchvision's detectors call the losses in them. What a detector doesn't have is 0.
 LOSSES = {
@@ -46,7 +48,8 @@ def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False) -> Res
     """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt, scores.json and, at the end,
     model.safetensors (the averaged weights where the recipe keeps an average)."""
     fabric = engine.start(recipe.run, output, resume=resume)
-    loaders = open_detection(recipe, fabric.global_rank, fabric.world_size)
+    rank, world = fabric.global_rank, fabric.world_size
+    loaders = in_each(fabric, lambda: open_detection(recipe, rank, world))
     return cast(Result, Training(recipe, output, fabric, loaders, resume=resume).run())
 
 
@@ -101,14 +104,16 @@ class Training(engine.Training):
         everything = self.gathered((results, unreadable))
         unreadable = {index: reason for _, part in everything for index, reason in part.items()}
         Corrupt(self.corrupt.limit).add(unreadable.values(), len(images))
-        if self.fabric.is_global_zero:
-            self.scores = coco_scores(images, [result for part, _ in everything for result in part], unreadable)
-            with checkpoint.writing(self.output / "scores.json"):
-                write_json(self.output / "scores.json", self.scores)
-        self.scores = self.fabric.broadcast(self.scores)
+        results = [result for part, _ in everything for result in part]
+        self.scores = in_first(self.fabric, lambda: self.scored(images, results, unreadable))
         columns = flat(self.scores, IN_ROWS)
         self.best = max(self.best, columns["box_ap"])
         return columns
+
+    def scored(self, images: CocoImages, results: list[dict[str, Any]], unreadable: Mapping[int, str]) -> Scores:
+        scores = coco_scores(images, results, unreadable)
+        write_json(self.output / "scores.json", scores)
+        return scores
 
     def gathered(self, part: Any) -> list[Any]:
         """The parts of all processes, in all of them."""

@@ -7,7 +7,7 @@ generators, and a resumed run does what the run that was not stopped would have 
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,46 +18,35 @@ from timm.utils import ModelEmaV3, distribute_bn
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from laplacianformer.attention import LaplacianAttention
-from laplacianformer.data import Corrupt, Loaders, mix, seed_all
+from laplacianformer.data import Corrupt, mix, seed_all
 from laplacianformer.data.detection import DetectionLoaders
-from laplacianformer.diagnose import diagnose
+from laplacianformer.data.loaders import Loaders
 from laplacianformer.errors import InputError
+from laplacianformer.files import check_folder, writing
 from laplacianformer.recipes import AnyRecipe, Run, as_yaml
 from laplacianformer.tasks import checkpoint, parts, sharding, trouble
-from laplacianformer.tasks.metrics import Metrics
+from laplacianformer.tasks.clock import Clock
+from laplacianformer.tasks.metrics import Metrics, attention_state
 from laplacianformer.tasks.report import Report
+from laplacianformer.tasks.together import in_each, in_first
 
 AnyLoaders = Loaders | DetectionLoaders
 
 
 def start(run: Run, output: Path, *, resume: bool) -> Fabric:
     """The processes of a run, after what can be refused before anything is read."""
-    if checkpoint.exists(output) and not resume:
-        raise InputError(f"{output} holds a run already: pass --resume to go on with it, or another --output")
     fabric = parts.create_engine(run)
     fabric.launch()
+    in_first(fabric, lambda: _check_output(output, resume=resume))
     if run.precision == "bfloat16" and fabric.device.type == "cpu":
-        trouble.try_bfloat16_on_cpu()
+        in_each(fabric, trouble.try_bfloat16_on_cpu)
     return fabric
 
 
-def once(fabric: Fabric) -> Callable[[Callable[[], Any]], Any]:
-    """Calls a function in the first process and gives what it returns, or its error, to all."""
-
-    def call(make: Callable[[], Any]) -> Any:
-        found = None
-        if fabric.is_global_zero:
-            try:
-                found = make()
-            except InputError as error:
-                found = error
-        found = fabric.broadcast(found)
-        if isinstance(found, InputError):  # In every process, or the others would wait for the first.
-            raise found
-        return found
-
-    return call
+def _check_output(output: Path, *, resume: bool) -> None:
+    if checkpoint.exists(output) and not resume:
+        raise InputError(f"{output} holds a run already: pass --resume to go on with it, or another --output")
+    check_folder(output)
 
 
 class Training(ABC):
@@ -90,9 +79,9 @@ class Training(ABC):
 
         self.step = 0
         self.sums = torch.zeros(len(self.averaged) + 1, dtype=torch.float64)  # since the last row, and their steps
-        self.seconds = 0.0  # of training steps since the last row
-        if resume and checkpoint.exists(output):
-            self.restore(checkpoint.load(output))
+        self.clock = Clock()
+        if resume and in_first(fabric, lambda: checkpoint.exists(output)):
+            self.restore(in_each(fabric, lambda: checkpoint.load(output)))
         self.metrics: Metrics | None = None  # of the first process
         self.report = Report(self.title, self.steps, self.step, active=fabric.is_global_zero)
 
@@ -158,33 +147,48 @@ class Training(ABC):
 
     def run(self) -> Any:
         started = time.monotonic()
-        if self.fabric.is_global_zero:
-            with checkpoint.writing(self.output):
-                self.output.mkdir(parents=True, exist_ok=True)
-            checkpoint.clean(self.output)
-            tensorboard = self.recipe.run.tensorboard
-            self.metrics = Metrics(self.output, self.step, tensorboard=tensorboard, columns=self.columns)
+        in_first(self.fabric, self.open_metrics)
+        self.clock.skip()
         with self.report:
             for epoch in range(self.step // self.steps_an_epoch, self.recipe.optimise.epochs):
-                self.corrupt.start_epoch()
-                for batch in self.loaders.train.epoch(epoch, self.step % self.steps_an_epoch):
+                for batch in self.batches(epoch):
                     self.advance(batch)
                     self.after_step(batch)
         if self.metrics is not None:
             self.metrics.close()
         state = sharding.model_state(self.evaluated, sharded=self.sharded)
-        if self.fabric.is_global_zero:
-            self.export(state)
-        self.fabric.barrier()
+        in_first(self.fabric, lambda: self.export(state))
         seconds = time.monotonic() - started
         averaged = " (averaged)" if self.average is not None else ""
         rows = [("steps", str(self.step)), ("time", f"{seconds:.0f} s"), (f"weights{averaged}", str(self.weights))]
         self.report.end(self.title, [*self.summary(), *rows], self.tables())
         return self.result(seconds)
 
+    def open_metrics(self) -> None:
+        with writing(self.output):
+            self.output.mkdir(parents=True, exist_ok=True)
+        checkpoint.clean(self.output)
+        tensorboard = self.recipe.run.tensorboard
+        self.metrics = Metrics(self.output, self.step, tensorboard=tensorboard, columns=self.columns)
+
+    def batches(self, epoch: int) -> Iterator[Any]:
+        """Those that are left of an epoch. Where one process can't go on, all stop."""
+        self.corrupt.start_epoch()
+        left: Iterator[Any] = self.loaders.train.epoch(epoch, self.step % self.steps_an_epoch)
+
+        def take() -> Any:
+            batch = next(left, None)
+            if batch is not None:
+                self.corrupt.add(batch.corrupt, self.steps_an_epoch * len(batch.targets))
+            return batch
+
+        while (batch := in_each(self.fabric, take)) is not None:
+            self.clock.wait()
+            yield batch
+            self.clock.count()
+
     def advance(self, batch: Any) -> None:
         """One step of the optimiser."""
-        started = time.monotonic()
         self.seed(self.step)
         self.model.train()
         arguments, targets = self.prepare(batch)
@@ -207,19 +211,16 @@ class Training(ABC):
             self.average.update(self.bare, self.step)
         found = [loss.detach(), *numbers, norm, torch.ones_like(norm)]
         self.sums += torch.stack([number.double() for number in found]).cpu()
-        self.seconds += time.monotonic() - started
 
     def after_step(self, batch: Any) -> None:
         """What is due after a step: a row, an evaluation, a checkpoint; in this order, so that rows are never lost."""
-        self.corrupt.add(batch.corrupt, self.steps_an_epoch * len(batch.targets))
         run, end_of_epoch = self.recipe.run, self.step % self.steps_an_epoch == 0
-        scores = self.evaluate() if end_of_epoch and self.evaluation_due() else {}
+        scores = self.scores_now() if end_of_epoch and self.evaluation_due() else {}
         if end_of_epoch or self.step % run.log_steps == 0:
             self.log(batch, scores)
         if end_of_epoch or self.step % run.checkpoint_steps == 0:
             state = self.state()
-            if self.fabric.is_global_zero:
-                checkpoint.save(self.output, state)
+            in_first(self.fabric, lambda: checkpoint.save(self.output, state))
         self.report.advance(self.step)
 
     def everywhere(self, fine: Tensor) -> bool:
@@ -251,6 +252,13 @@ class Training(ABC):
         """The weights that count: their average, where there is one."""
         return self.average.module if self.average is not None else self.bare
 
+    def scores_now(self) -> dict[str, float]:
+        """On the held-out images; its time is not that of training."""
+        self.clock.count()
+        scores = self.evaluate()
+        self.clock.skip()
+        return scores
+
     def ready_to_evaluate(self) -> nn.Module:
         model = self.evaluated.eval()
         if self.fabric.world_size > 1:  # running statistics of the first process, as they are in its checkpoint
@@ -262,53 +270,47 @@ class Training(ABC):
         means = self.sums[:-1] / self.sums[-1]
         values = cast(Tensor, self.fabric.all_reduce(means, reduce_op="mean")).tolist()
         images = self.recipe.optimise.batch_size * self.sums[-1].item()
+        self.clock.count()
         row = {
             "step": self.step,
             "epoch": self.step / self.steps_an_epoch,
             **dict(zip(self.averaged, values, strict=True)),
             "lr": max(group["lr"] for group in self.optimiser.param_groups),
-            "images_per_second": round(images / self.seconds, 1),
+            "images_per_second": round(images / self.clock.seconds, 1),
+            "data_wait": round(self.clock.waited / self.clock.seconds, 3),
             **scores,
         }
-        row |= self.look_inside(batch)
+        row |= attention_state(*self.looked_at(batch))
         self.sums.zero_()
-        self.seconds = 0.0
-        if self.metrics is not None:
-            self.metrics.add(row)
+        self.clock.restart()
+        in_first(self.fabric, lambda: cast(Metrics, self.metrics).add(row))
         self.report.row(row["loss"], self.line(row) if scores else "")
-
-    def look_inside(self, batch: Any) -> dict[str, float]:
-        """The state of the attention on a few images; nothing for other token mixers."""
-        if not any(isinstance(module, LaplacianAttention) for module in self.bare.modules()):
-            return {}
-        layers = diagnose(*self.looked_at(batch))
-        return {
-            "kernel_mean": sum(layer.kernel_mean for layer in layers) / len(layers),
-            "residual": max(layer.residual for layer in layers),
-        }
 
     # ---- state ----
 
     def state(self) -> dict[str, Any]:
         """For the first process; every process has to call this."""
         average = self.average.module if self.average is not None else None
+        self.clock.count()
         return {
             "step": self.step,
             "model": sharding.model_state(self.bare, sharded=self.sharded),
             "average": sharding.model_state(average, sharded=self.sharded) if average is not None else None,
             "optimiser": sharding.optimiser_state(self.bare, self.raw_optimiser, sharded=self.sharded),
             "sums": self.sums,
-            "seconds": self.seconds,
+            "seconds": [self.clock.seconds, self.clock.waited],
             **self.scores_state(),
             "recipe": as_yaml(self.recipe),
             "classes": list(self.loaders.classes),
+            "images": self.loaders.images,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        checkpoint.check_same_run(state, self.recipe, self.loaders.classes, self.output)
+        checkpoint.check_same_run(state, self.recipe, self.loaders.classes, self.loaders.images, self.output)
         sharding.load_model_state(self.bare, state["model"], sharded=self.sharded)
         if self.average is not None:
             sharding.load_model_state(self.average.module, state["average"], sharded=self.sharded)
         sharding.load_optimiser_state(self.bare, self.raw_optimiser, state["optimiser"], sharded=self.sharded)
-        self.step, self.sums, self.seconds = state["step"], state["sums"], state["seconds"]
+        self.step, self.sums = state["step"], state["sums"]
+        self.clock.seconds, self.clock.waited = state["seconds"]
         self.restore_scores(state)

@@ -1,7 +1,6 @@
 """The end of a run: weights in one file that says what they are and where they come from."""
 
 import json
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,8 @@ from torch import nn
 import laplacianformer
 from laplacianformer.data.coco import CocoImages
 from laplacianformer.detection.weights import detector_metadata, save_detector
+from laplacianformer.provenance import commit
 from laplacianformer.recipes import AnyRecipe, DetectionRecipe, Recipe, as_yaml
-from laplacianformer.tasks.checkpoint import writing
 from laplacianformer.tasks.parts import create_detector, create_model
 from laplacianformer.weights import FORBIDDEN, checked_metadata, save_weights
 
@@ -24,8 +23,7 @@ def export(
     """Write these weights. Recipe, metrics, commit, date and version go into the metadata."""
     model = create_model(recipe, len(classes))
     model.load_state_dict(state)
-    with writing(path):
-        save_weights(path, model, classes=classes, metadata=_metadata(recipe, classes, scores))
+    save_weights(path, model, classes=classes, metadata=_metadata(recipe, classes, scores))
 
 
 def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) -> None:
@@ -34,11 +32,10 @@ def check(path: Path, model: nn.Module, recipe: Recipe, classes: Sequence[str]) 
 
 
 def _metadata(recipe: Recipe, classes: Sequence[str], scores: Mapping[str, Any]) -> dict[str, str]:
-    taken = {key: getattr(recipe.data, key) for key in ("size", "mean", "std", "interpolation", "crop_pct")}
     return {
         "architecture": recipe.model.name,
         "model_args": json.dumps({**_lasting(recipe.model.args), "num_classes": len(classes)}),
-        "input": json.dumps(taken),
+        "input": json.dumps(recipe.data.input),
         **_origin(recipe, scores),
     }
 
@@ -49,10 +46,9 @@ def export_detector(
     """As `export`, for a detector of the categories of these images."""
     model = create_detector(recipe, len(images.classes), start=False)
     model.load_state_dict(state)
-    with writing(path):
-        save_detector(
-            path, model, classes=images.classes, category_ids=images.category_ids, metadata=_origin(recipe, scores)
-        )
+    save_detector(
+        path, model, classes=images.classes, category_ids=images.category_ids, metadata=_origin(recipe, scores)
+    )
 
 
 def check_detector(path: Path, model: nn.Module, recipe: DetectionRecipe, images: CocoImages) -> None:
@@ -62,7 +58,7 @@ def check_detector(path: Path, model: nn.Module, recipe: DetectionRecipe, images
 
 def _origin(recipe: AnyRecipe, scores: Mapping[str, Any]) -> dict[str, str]:
     return {
-        "recipe": as_yaml(recipe),
+        "recipe": as_yaml(recipe, with_root=False),
         "metrics": json.dumps(scores),
         "weights": "exponential moving average" if recipe.optimise.ema_decay else "last step",
         "commit": commit(),
@@ -74,12 +70,3 @@ def _origin(recipe: AnyRecipe, scores: Mapping[str, Any]) -> dict[str, str]:
 def _lasting(args: Mapping[str, Any]) -> dict[str, Any]:
     """Without what only said where the first weights came from."""
     return {name: value for name, value in args.items() if name not in FORBIDDEN}
-
-
-def commit() -> str:
-    """The commit of the code, where it runs from a repository."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

@@ -6,8 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from laplacianformer.files import replacing
-from laplacianformer.tasks.checkpoint import writing
+from torch import Tensor, nn
+
+from laplacianformer.attention import LaplacianAttention
+from laplacianformer.diagnose import diagnose
+from laplacianformer.files import replacing, writing
 
 COLUMNS = (
     "step",  # optimiser steps so far
@@ -16,7 +19,8 @@ COLUMNS = (
     "accuracy",  # of the training batches (augmented; mixed labels count as their larger part)
     "lr",
     "gradient_norm",  # before clipping, averaged since the row before
-    "images_per_second",
+    "images_per_second",  # of wall time since the row before, without the evaluation on held-out images
+    "data_wait",  # share of that time in which the first process waited for images
     "kernel_mean",  # of the attention layers, on a few images of the batch: the mean,
     "residual",  # and the worst residual of the solves
     "validation_loss",  # held-out images; empty but at the end of an epoch
@@ -27,7 +31,7 @@ DETECTION_COLUMNS = (
     *("step", "epoch", "loss"),  # the loss is the sum of those that follow
     *("loss_class", "loss_box", "loss_mask"),
     *("loss_proposal_class", "loss_proposal_box"),  # of Mask R-CNN's proposals
-    *("lr", "gradient_norm", "images_per_second", "kernel_mean", "residual"),
+    *("lr", "gradient_norm", "images_per_second", "data_wait", "kernel_mean", "residual"),
     *("box_ap", "box_ap50", "box_ap75"),  # of held-out images, in percent; empty but after an evaluation
     *("mask_ap", "mask_ap50", "mask_ap75"),
 )
@@ -40,7 +44,7 @@ class Metrics:
         """Keep the rows of an earlier run up to step `after`."""
         self.path, self.columns = folder / "metrics.csv", columns
         kept = self._rows(after) if after else []
-        with writing(self.path), replacing(self.path) as file:
+        with replacing(self.path) as file:
             file.write(_text(kept, columns, header=True))
         self.board = _board(folder, after) if tensorboard else None
 
@@ -68,6 +72,17 @@ class Metrics:
     def close(self) -> None:
         if self.board is not None:
             self.board.close()
+
+
+def attention_state(model: nn.Module, images: Tensor) -> dict[str, float]:
+    """The state of the attention on a few images; nothing for other token mixers."""
+    if not any(isinstance(module, LaplacianAttention) for module in model.modules()):
+        return {}
+    layers = diagnose(model, images)
+    return {
+        "kernel_mean": sum(layer.kernel_mean for layer in layers) / len(layers),
+        "residual": max(layer.residual for layer in layers),
+    }
 
 
 def _text(rows: list[dict[str, Any]], columns: tuple[str, ...], *, header: bool = False) -> bytes:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from laplacianformer.data.sources import parse
 from laplacianformer.errors import InputError
 
 
@@ -25,12 +26,6 @@ def train(
 
 def data_overrides(data: str | None) -> list[str]:
     """`--data [READER:]DIR` as overrides of a recipe."""
-    if data is None:
-        return []
-    reader, colon, root = data.partition(":")
-    if not colon or Path(data).exists():
-        return [f"data.root={json.dumps(data, ensure_ascii=False)}"]
-    return [
-        f"data.reader={json.dumps(reader, ensure_ascii=False)}",
-        *([f"data.root={json.dumps(root, ensure_ascii=False)}"] if root else []),
-    ]
+    reader, root = parse(data) if data is not None else (None, None)
+    said = {"data.reader": reader, "data.root": root}
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in said.items() if value is not None]

@@ -4,16 +4,25 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import dense, level
+from laplacianformer.ops.cpu_extension import dense, level, tables
 
 
-def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
+def forward(x: Tensor, y: Tensor, scale: float, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
     out = torch.empty((*x.shape[:-1], y.shape[-2]), dtype=x.dtype)
-    torch.ops.laplacianformer_cpu.kernel_forward(*dense(x, y), out, scale, level())
+    torch.ops.laplacianformer_cpu.kernel_forward(*dense(x, y), *tables(cos, sin), out, scale, level())
     return out
 
 
-def backward(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def backward(
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    out: Tensor,
+    scale: float,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     dx, dy = (torch.empty(t.shape, dtype=t.dtype) for t in (x, y))
-    torch.ops.laplacianformer_cpu.kernel_backward(*dense(grad, x, y, out), dx, dy, scale, level())
+    tensors = (*dense(grad, x, y, out), *tables(cos, sin))
+    torch.ops.laplacianformer_cpu.kernel_backward(*tensors, dx, dy, scale, level())
     return dx, dy

@@ -9,15 +9,25 @@ from torch.utils.flop_counter import register_flop_formula
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import promote, under_autocast
+from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
 
-def laplacian_kernel(x: Tensor, y: Tensor, scale: float, *, backend: str | None = None) -> Tensor:
+def laplacian_kernel(
+    x: Tensor,
+    y: Tensor,
+    scale: float,
+    *,
+    x_rotation: Rotation | None = None,
+    y_rotation: Rotation | None = None,
+    backend: str | None = None,
+) -> Tensor:
     """The kernel matrix exp(-|x_i - y_j|_1 / scale).
 
     Args:
         x: (..., N, d). Leading dimensions of x and y broadcast against each other.
         y: (..., M, d).
         scale: lambda, greater than 0.
+        x_rotation, y_rotation: (cos, sin), to use rotate(x, cos, sin) and rotate(y, cos, sin) in their place.
         backend: force one (see `backends()`); by default the fastest that can run.
 
     Returns:
@@ -28,39 +38,43 @@ def laplacian_kernel(x: Tensor, y: Tensor, scale: float, *, backend: str | None 
     check.positive("laplacian_kernel", scale=scale)
     x, y = promote(*under_autocast(x, y, dtype=torch.float32))
     x, y = check.broadcast_batch("laplacian_kernel", ("x", x), ("y", y))
-    return _kernel(x, y, float(scale), backends.requested(backend))
+    name = backends.requested(backend)
+    x, y, cos, sin = take_inside("laplacian_kernel", x, y, x_rotation, y_rotation, name)
+    return _kernel(x, y, cos, sin, float(scale), name)
 
 
 @torch.library.custom_op("laplacianformer::laplacian_kernel", mutates_args=())
-def _kernel(x: Tensor, y: Tensor, scale: float, backend: str) -> Tensor:
-    return backends.run("laplacian_kernel", "forward", backend, (x, y), scale)
+def _kernel(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str) -> Tensor:
+    rotation = () if cos is None else (cos, sin)
+    return backends.run("laplacian_kernel", "forward", backend, (x, y), scale, *rotation)
 
 
 @torch.library.custom_op("laplacianformer::laplacian_kernel_backward", mutates_args=())
 def _kernel_backward(
-    grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float, backend: str
+    grad: Tensor, x: Tensor, y: Tensor, out: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
-    return backends.run("laplacian_kernel", "backward", backend, (grad, x, y, out), scale)
+    rotation = () if cos is None else (cos, sin)
+    return backends.run("laplacian_kernel", "backward", backend, (grad, x, y, out), scale, *rotation)
 
 
 @_kernel.register_fake
-def _(x: Tensor, y: Tensor, scale: float, backend: str) -> Tensor:
+def _(x: Tensor, y: Tensor, *settings: Any) -> Tensor:
     return x.new_empty(*x.shape[:-1], y.shape[-2])
 
 
 @_kernel_backward.register_fake
-def _(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float, backend: str) -> tuple[Tensor, Tensor]:
+def _(grad: Tensor, x: Tensor, y: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), y.new_empty(y.shape)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, y, ctx.scale, ctx.backend = inputs
-    ctx.save_for_backward(x, y, output)
+    x, y, cos, sin, ctx.scale, ctx.backend = inputs
+    ctx.save_for_backward(x, y, output, cos, sin)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
     dx, dy = _kernel_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.backend)
-    return dx, dy, None, None
+    return dx, dy, None, None, None, None
 
 
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:

@@ -4,20 +4,31 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import dense, level
+from laplacianformer.ops.cpu_extension import dense, level, tables
 
 
-def forward(x: Tensor, y: Tensor, values: Tensor, scale: float) -> Tensor:
+def forward(
+    x: Tensor, y: Tensor, values: Tensor, scale: float, cos: Tensor | None = None, sin: Tensor | None = None
+) -> Tensor:
     out = torch.empty((*x.shape[:-1], values.shape[-1]), dtype=x.dtype)
     if values.shape[-1] == 0:  # the C++ side takes one column or more
         return out
-    torch.ops.laplacianformer_cpu.matmul_forward(*dense(x, y, values), out, scale, level())
+    torch.ops.laplacianformer_cpu.matmul_forward(*dense(x, y, values), *tables(cos, sin), out, scale, level())
     return out
 
 
-def backward(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def backward(
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    scale: float,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     if values.shape[-1] == 0:
         return torch.zeros(x.shape, dtype=x.dtype), torch.zeros(y.shape, dtype=y.dtype), torch.empty_like(values)
     dx, dy, dvalues = (torch.empty(t.shape, dtype=t.dtype) for t in (x, y, values))
-    torch.ops.laplacianformer_cpu.matmul_backward(*dense(grad, x, y, values), dx, dy, dvalues, scale, level())
+    tensors = (*dense(grad, x, y, values), *tables(cos, sin))
+    torch.ops.laplacianformer_cpu.matmul_backward(*tensors, dx, dy, dvalues, scale, level())
     return dx, dy, dvalues

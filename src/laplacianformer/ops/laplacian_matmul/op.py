@@ -9,9 +9,19 @@ from torch.utils.flop_counter import register_flop_formula
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import promote, under_autocast
+from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
 
-def laplacian_matmul(x: Tensor, y: Tensor, values: Tensor, scale: float, *, backend: str | None = None) -> Tensor:
+def laplacian_matmul(
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    scale: float,
+    *,
+    x_rotation: Rotation | None = None,
+    y_rotation: Rotation | None = None,
+    backend: str | None = None,
+) -> Tensor:
     """laplacian_kernel(x, y, scale) @ values, without ever storing the kernel matrix.
 
     Args:
@@ -19,6 +29,7 @@ def laplacian_matmul(x: Tensor, y: Tensor, values: Tensor, scale: float, *, back
         y: (..., M, d).
         values: (..., M, v).
         scale: lambda, greater than 0.
+        x_rotation, y_rotation: (cos, sin), to use rotate(x, cos, sin) and rotate(y, cos, sin) in their place.
         backend: force one (see `backends()`); by default the fastest that can run.
 
     Returns:
@@ -35,39 +46,52 @@ def laplacian_matmul(x: Tensor, y: Tensor, values: Tensor, scale: float, *, back
         )
     x, y, values = promote(*under_autocast(x, y, values))
     x, y, values = check.broadcast_batch("laplacian_matmul", ("x", x), ("y", y), ("values", values))
-    return _matmul(x, y, values, float(scale), backends.requested(backend))
+    name = backends.requested(backend)
+    x, y, cos, sin = take_inside("laplacian_matmul", x, y, x_rotation, y_rotation, name)
+    return _matmul(x, y, values, cos, sin, float(scale), name)
 
 
 @torch.library.custom_op("laplacianformer::laplacian_matmul", mutates_args=())
-def _matmul(x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str) -> Tensor:
-    return backends.run("laplacian_matmul", "forward", backend, (x, y, values), scale)
+def _matmul(
+    x: Tensor, y: Tensor, values: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
+) -> Tensor:
+    rotation = () if cos is None else (cos, sin)
+    return backends.run("laplacian_matmul", "forward", backend, (x, y, values), scale, *rotation)
 
 
 @torch.library.custom_op("laplacianformer::laplacian_matmul_backward", mutates_args=())
 def _matmul_backward(
-    grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    scale: float,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return backends.run("laplacian_matmul", "backward", backend, (grad, x, y, values), scale)
+    rotation = () if cos is None else (cos, sin)
+    return backends.run("laplacian_matmul", "backward", backend, (grad, x, y, values), scale, *rotation)
 
 
 @_matmul.register_fake
-def _(x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str) -> Tensor:
+def _(x: Tensor, y: Tensor, values: Tensor, *settings: Any) -> Tensor:
     return x.new_empty(*x.shape[:-1], values.shape[-1])
 
 
 @_matmul_backward.register_fake
-def _(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, scale: float, backend: str) -> tuple[Tensor, Tensor, Tensor]:
+def _(grad: Tensor, x: Tensor, y: Tensor, values: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), y.new_empty(y.shape), values.new_empty(values.shape)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, y, values, ctx.scale, ctx.backend = inputs
-    ctx.save_for_backward(x, y, values)
+    x, y, values, cos, sin, ctx.scale, ctx.backend = inputs
+    ctx.save_for_backward(x, y, values, cos, sin)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:
     dx, dy, dvalues = _matmul_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.backend)
-    return dx, dy, dvalues, None, None
+    return dx, dy, dvalues, None, None, None, None
 
 
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:

@@ -22,18 +22,24 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str | None = None) -
     Returns:
         (..., N, d), contiguous, in the dtype of x. O(N d).
     """
-    check.tensors("rotate", x=x, cos=cos, sin=sin)
-    expected = (x.shape[-2], x.shape[-1] // 2)
-    if x.shape[-1] % 2 or tuple(cos.shape) != expected or tuple(sin.shape) != expected:
-        raise ValueError(
-            f"rotate: for x of shape (..., N, d), d even, cos and sin must be (N, d/2), "
-            f"got {tuple(x.shape)}, {tuple(cos.shape)} and {tuple(sin.shape)}"
-        )
-    dtype = accumulation_dtype(x.dtype)
-    cos, sin, name = cos.detach().to(dtype), sin.detach().to(dtype), backends.requested(backend)
+    cos, sin = constants("rotate", x, cos, sin)
+    name = backends.requested(backend)
     if torch.compiler.is_compiling() and name in ("", "reference"):
         return reference.forward(x, cos, sin)  # compilers fuse it with its neighbours, exporters know its parts
     return _rotate(x, cos, sin, name)
+
+
+def constants(name: str, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The cosines and sines of a rotation of x, checked, in the dtype that accumulates."""
+    check.tensors(name, x=x, cos=cos, sin=sin)
+    expected = (x.shape[-2], x.shape[-1] // 2)
+    if x.shape[-1] % 2 or tuple(cos.shape) != expected or tuple(sin.shape) != expected:
+        raise ValueError(
+            f"{name}: for x of shape (..., N, d), d even, cos and sin must be (N, d/2), "
+            f"got {tuple(x.shape)}, {tuple(cos.shape)} and {tuple(sin.shape)}"
+        )
+    dtype = accumulation_dtype(x.dtype)
+    return cos.detach().to(dtype), sin.detach().to(dtype)
 
 
 @torch.library.custom_op("laplacianformer::rotate", mutates_args=())

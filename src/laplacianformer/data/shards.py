@@ -1,0 +1,149 @@
+"""Images in an order of their own: WebDataset shards, and what else timm streams."""
+
+import io
+import os
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import get_worker_info
+
+from laplacianformer import images
+from laplacianformer.data.indexed import checked
+from laplacianformer.data.order import mix
+from laplacianformer.errors import InputError
+
+BUFFER, FIRST = 8192, 2048  # samples that are shuffled among each other, and those read before the first is given
+PICTURES = ("jpg", "jpeg", "png", "webp")
+
+
+class Part(NamedTuple):
+    """Who reads: one of the workers of one of the processes."""
+
+    rank: int = 0
+    world: int = 1
+    worker: int = 0
+    workers: int = 1
+
+
+def part_of_worker(rank: int, world: int) -> Part:
+    """Where this is called: in a worker of a DataLoader, or in the process itself."""
+    worker = get_worker_info()
+    return Part(rank, world, worker.id, worker.num_workers) if worker else Part(rank, world)
+
+
+class Broken(NamedTuple):
+    """Stands where a stream breaks off."""
+
+    name: str
+    reason: str
+
+
+class Stream(ABC):
+    """Samples one after the other. `read` gives the RGB image of one and its label, or raises; `name` says which it is.
+
+    Worker processes get a copy by pickling.
+    """
+
+    classes: tuple[str, ...]
+    samples: int | None  # of all processes together, where it is known
+    workers_help: bool  # in evaluation, when each goes through the whole stream and decodes its part
+
+    @abstractmethod
+    def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
+        """A pass over the samples of this part, which are the same in each pass. All parts have the same seed."""
+
+    @abstractmethod
+    def stored(self) -> Iterator[Any]:
+        """All samples, in the order in which they are stored."""
+
+    @abstractmethod
+    def read(self, sample: Any) -> tuple[Image.Image, int]: ...
+
+    @abstractmethod
+    def name(self, sample: Any) -> str: ...
+
+
+class Shards(Stream):
+    """tar files with pictures (KEY.jpg) and their labels (KEY.cls), dealt out to processes, and by these to workers."""
+
+    workers_help = True
+
+    def __init__(self, urls: Sequence[str], classes: Sequence[str], samples: int | None) -> None:
+        self.urls, self.classes, self.samples = tuple(urls), tuple(classes), samples
+        for url in urls:
+            if "://" not in url and not url.startswith("pipe:") and not os.path.exists(url):
+                raise InputError(f"there is no {url}: expected a WebDataset shard (.tar)")
+
+    def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
+        import webdataset
+
+        urls = random.Random(seed).sample(self.urls, len(self.urls))[part.rank :: part.world]
+        chance = random.Random(mix(seed, one_pass, part.rank, part.worker))
+        shuffle = webdataset.shuffle(BUFFER, initial=FIRST, rng=chance)
+        return iter(shuffle(self._samples(urls[part.worker :: part.workers])))
+
+    def stored(self) -> Iterator[Any]:
+        return self._samples(self.urls)
+
+    def _samples(self, urls: Iterable[str]) -> Iterator[Any]:
+        return chain.from_iterable(_shard(url) for url in urls)
+
+    def read(self, sample: Any) -> tuple[Image.Image, int]:
+        if isinstance(sample, Broken):
+            raise InputError(sample.reason)
+        ending = next((ending for ending in PICTURES if ending in sample), None)
+        if ending is None or "cls" not in sample:
+            found = ", ".join(key for key in sample if not key.startswith("__"))
+            raise InputError(f"expected a picture ({', '.join(PICTURES)}) and a label (cls), found {found}")
+        return images.read(io.BytesIO(sample[ending])), checked(sample["cls"], self.classes)
+
+    def name(self, sample: Any) -> str:
+        return sample.name if isinstance(sample, Broken) else f"{sample['__url__']}/{sample['__key__']}"
+
+
+def _shard(url: str) -> Iterator[Any]:
+    import webdataset
+
+    try:
+        yield from webdataset.tarfile_to_samples()([{"url": url}])
+    except Exception as error:  # whatever a broken or missing tar makes the library raise
+        yield Broken(url, f"the shard breaks off: {error}")
+
+
+class TimmStream(Stream):
+    """A data set that timm streams (tfds/, hfids/) and deals out to processes and workers by itself."""
+
+    workers_help = False
+
+    def __init__(self, create: Callable[..., Any], classes: Sequence[str], samples: int | None, title: str) -> None:
+        """`create(is_training=, seed=)` gives the data set."""
+        self.create, self.classes, self.samples, self.title = create, tuple(classes), samples, title
+
+    def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
+        return self._samples(self.create(is_training=True, seed=mix(seed, one_pass) % 2**31), part)
+
+    def stored(self) -> Iterator[Any]:
+        return self._samples(self.create(is_training=False, seed=0), Part())
+
+    def _samples(self, dataset: Any, part: Part) -> Iterator[Any]:
+        # Set here because a worker process that was not forked doesn't know its rank.
+        dataset.reader.dist_rank, dataset.reader.dist_num_replicas = part.rank, part.world
+        try:
+            yield from enumerate(dataset)
+        except Exception as error:  # whatever a picture that can't be decoded makes the library raise
+            yield Broken(self.title, f"the stream breaks off: {error}")
+
+    def read(self, sample: Any) -> tuple[Image.Image, int]:
+        if isinstance(sample, Broken):
+            raise InputError(sample.reason)
+        _, (image, target) = sample
+        image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+        return images.read(image), checked(target, self.classes)
+
+    def name(self, sample: Any) -> str:
+        return sample.name if isinstance(sample, Broken) else f"{self.title}[{sample[0]}]"

@@ -1,0 +1,170 @@
+"""Trainings that belong together: a queue of runs, each resumable, and one row a run in runs.csv.
+
+A row is added as its run ends, and a run that has its row is not trained again: a sweep that was killed goes on where
+it was. Each run is a process of `laplacianformer train` with one thread; there are at most as many as cores.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from laplacianformer.errors import InputError
+from laplacianformer.experiments.rows import Row, read_rows, write_rows
+from laplacianformer.provenance import provenance
+
+PROGRAM = (sys.executable, "-m", "laplacianformer")
+THREADS = 1  # of a training: several trainings use several cores better than one of them does
+PAUSE = 0.2  # seconds between looks at the running processes
+CURVE = ("epoch", "validation_loss", "validation_accuracy")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a recipe with overrides and a seed, and the columns by which it is told from the others."""
+
+    recipe: str
+    labels: Row
+    overrides: tuple[str, ...]
+    seed: int
+    data: str | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of `laplacianformer`, without the folder it writes to."""
+        data = [] if self.data is None else ["--data", self.data]
+        return ["train", "--recipe", self.recipe, *data, "--resume", *self.overrides, f"run.seed={self.seed}"]
+
+    @property
+    def key(self) -> str:
+        """Short, and the same for the same training, wherever its data lie."""
+        same = json.dumps([self.recipe, sorted(self.overrides), self.seed])
+        return hashlib.sha256(same.encode()).hexdigest()[:10]
+
+
+def sweep(runs: Sequence[Run], results: Path, work: Path, processes: int | None = None) -> list[Row]:
+    """Train what has no row yet in results/runs.csv, and return the rows of all runs, in their order.
+
+    Args:
+        runs: what is to be trained.
+        results: folder of runs.csv, and of curves.csv with the held-out numbers after every epoch.
+        work: folder of the runs themselves, one each: metrics, checkpoint, weights, log.txt.
+        processes: at once; by default one a core.
+    """
+    table = results / "runs.csv"
+    done = {row["run"] for row in read_rows(table)}
+    missing = [run for run in runs if run.key not in done]
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task(f"trainings of {results.name}", total=len(runs), completed=len(runs) - len(missing))
+        for run, seconds in _finished(missing, work, processes or os.cpu_count() or 1):
+            _record(run, work / run.key, results, seconds)
+            progress.advance(bar)
+    rows = {row["run"]: row for row in read_rows(table)}
+    return [rows[run.key] for run in runs]
+
+
+def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple[Run, float]]:
+    """Each run as it ends, with its seconds."""
+    waiting, running = list(runs), list[_Process]()
+    try:
+        while waiting or running:
+            for run in list(waiting):
+                if len(running) < processes and (process := _start(run, work / run.key)):
+                    running.append(process)
+                    waiting.remove(run)
+            for process in list(running):
+                if process.child.poll() is not None:
+                    running.remove(process)
+                    process.close()
+                    yield process.run, process.seconds()
+            time.sleep(PAUSE)
+    finally:
+        for process in running:
+            process.child.terminate()
+        for process in running:
+            process.child.wait()
+            os.close(process.lock)
+
+
+@dataclass
+class _Process:
+    run: Run
+    folder: Path
+    child: "subprocess.Popen[bytes]"
+    lock: int
+    started: float
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def close(self) -> None:
+        os.close(self.lock)
+        if self.child.returncode:
+            log = self.folder / "log.txt"
+            last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+            raise InputError(f"a training ended with code {self.child.returncode}: {last[0]} (all of it: {log})")
+
+
+def _start(run: Run, folder: Path) -> _Process | None:
+    """A process that trains, or None while one of another sweep does.
+
+    The lock is the child's too: where a sweep is killed and its trainings are not, the next sweep waits for them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    command = [*PROGRAM, *run.arguments, "--output", str(folder)]
+    with (folder / "log.txt").open("ab") as log:
+        child = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"OMP_NUM_THREADS": str(THREADS)},
+            pass_fds=[lock],
+        )
+    return _Process(run, folder, child, lock, time.monotonic())
+
+
+def _record(run: Run, folder: Path, results: Path, seconds: float) -> None:
+    curve = [row for row in read_rows(folder / "metrics.csv") if row["validation_accuracy"]]
+    same = run.labels | {"seed": run.seed}
+    row = same | {
+        "accuracy": curve[-1]["validation_accuracy"],
+        "validation_loss": curve[-1]["validation_loss"],
+        "run": run.key,
+        "recipe": run.recipe,
+        "overrides": " ".join(run.overrides),
+        "seconds": round(seconds),  # of the process that ended it
+        **provenance(threads=THREADS),
+    }
+    points = [same | {name: point[name] for name in CURVE} | {"run": run.key} for point in curve]
+    with _locked(results):  # for another sweep of the same results
+        for name, more in (("curves.csv", points), ("runs.csv", [row])):
+            kept = [old for old in read_rows(results / name) if old["run"] != run.key]
+            write_rows(results / name, [*kept, *more])
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,143 @@
+"""The runner of sweeps: its queue on a stand-in for `laplacianformer train`, and once on the real one."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from laplacianformer.errors import InputError
+from laplacianformer.experiments import sweep as sweeps
+from laplacianformer.experiments.rows import read_rows
+from laplacianformer.experiments.sweep import Run, sweep
+
+# Writes what a training writes, after as long as it is told, and counts how often it was started.
+STAND_IN = """
+import sys, time
+from pathlib import Path
+words = dict(word.split("=") for word in sys.argv if "=" in word)
+folder = Path(sys.argv[sys.argv.index("--output") + 1])
+with (folder / "started").open("a") as file:
+    print(sys.argv, file=file)
+if "bad" in words:
+    sys.exit(f"bad={words['bad']} is not known")
+time.sleep(float(words.get("seconds", 0)))
+seed = words["run.seed"]
+(folder / "metrics.csv").write_text(
+    "epoch,loss,validation_loss,validation_accuracy\\n0.5,2.0,,\\n"
+    f"1.0,1.5,1.7,0.{seed}1\\n1.5,1.4,,\\n2.0,1.2,1.6,0.{seed}2\\n"
+)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch) -> Path:
+    script = tmp_path / "stand_in.py"
+    script.write_text(STAND_IN)
+    monkeypatch.setattr(sweeps, "PROGRAM", (sys.executable, str(script)))
+    monkeypatch.setattr(sweeps, "PAUSE", 0.01)
+    return script
+
+
+def run_of(seed: int, *overrides: str) -> Run:
+    return Run("digits", {"kind": "short"}, overrides, seed)
+
+
+def starts(folder: Path, run: Run) -> int:
+    return len((folder / "work" / run.key / "started").read_text().splitlines())
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_rows_in_the_order_of_the_runs_and_nothing_trained_twice(tmp_path) -> None:
+    runs = [run_of(seed) for seed in (3, 1, 2)]
+    (second,) = sweep(runs[1:2], tmp_path / "results", tmp_path / "work")
+    rows = sweep(runs, tmp_path / "results", tmp_path / "work", processes=2)
+    assert [row["accuracy"] for row in rows] == ["0.32", "0.12", "0.22"]
+    assert rows[1] == second
+    assert [starts(tmp_path, run) for run in runs] == [1, 1, 1]
+    assert rows[0]["kind"] == "short"
+    assert rows[0]["commit"]
+    curves = read_rows(tmp_path / "results" / "curves.csv")
+    assert [(point["epoch"], point["validation_accuracy"]) for point in curves if point["seed"] == "3"] == [
+        ("1.0", "0.31"),
+        ("2.0", "0.32"),
+    ]
+    assert len(curves) == 6
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_no_more_processes_than_asked_for(tmp_path, monkeypatch) -> None:
+    running, most = 0, 0
+    start, close = sweeps._start, sweeps._Process.close
+
+    def counted_start(run, folder):
+        nonlocal running, most
+        process = start(run, folder)
+        running += process is not None
+        most = max(most, running)
+        return process
+
+    def counted_close(process):
+        nonlocal running
+        running -= 1
+        close(process)
+
+    monkeypatch.setattr(sweeps, "_start", counted_start)
+    monkeypatch.setattr(sweeps._Process, "close", counted_close)
+    sweep([run_of(seed, "seconds=0.1") for seed in range(5)], tmp_path / "results", tmp_path / "work", processes=2)
+    assert most == 2
+
+
+def test_the_same_training_has_the_same_key_wherever_its_data_lie() -> None:
+    run = Run("digits", {"a": 1}, ("x.y=1", "x.z=2"), 0, "here")
+    assert run.key == Run("digits", {}, ("x.z=2", "x.y=1"), 0, "there").key
+    assert len({run.key, run_of(0).key, run_of(1).key, run_of(0, "optimise.lr=0.1").key}) == 4
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_training_that_fails_is_named_with_its_last_words_and_the_others_keep_their_rows(tmp_path) -> None:
+    with pytest.raises(InputError, match=r"ended with code 1: bad=word is not known \(all of it: .*log.txt\)"):
+        sweep([run_of(0), run_of(1, "bad=word")], tmp_path / "results", tmp_path / "work", processes=1)
+    assert [row["seed"] for row in read_rows(tmp_path / "results" / "runs.csv")] == ["0"]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_run_that_another_process_trains_is_waited_for(tmp_path) -> None:
+    run = run_of(0, "seconds=0.3")
+    process = sweeps._start(run, tmp_path / "work" / run.key)
+    assert process is not None
+    os.close(process.lock)  # as when the sweep that started it is killed: the lock lives on in the training
+    assert sweeps._start(run, tmp_path / "work" / run.key) is None
+    sweep([run], tmp_path / "results", tmp_path / "work")
+    assert process.child.poll() == 0
+
+
+def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -> None:
+    run = run_of(0, "seconds=100")
+    code = (
+        "from pathlib import Path; from laplacianformer.experiments import sweep; "
+        f"sweep.PROGRAM = {(sys.executable, str(stand_in))!r}; "
+        f"sweep.sweep([sweep.Run('digits', {{}}, {run.overrides!r}, 0)], Path('results'), Path('work'))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    started = tmp_path / "work" / run.key / "started"
+    deadline = time.monotonic() + 60
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGINT)  # as Ctrl-C does
+    assert parent.wait(timeout=60) != 0
+    lock = os.open(started.parent, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free: the training has ended too
+    os.close(lock)
+
+
+def test_a_real_training(tmp_path) -> None:
+    pytest.importorskip("lightning")
+    overrides = ("optimise.epochs=1", "optimise.warmup_epochs=0", "optimise.batch_size=700", "run.tensorboard=false")
+    (row,) = sweep([run_of(0, *overrides)], tmp_path / "results", tmp_path / "work")
+    assert 0 < float(row["accuracy"]) < 1
+    assert float(row["validation_loss"]) > 0
