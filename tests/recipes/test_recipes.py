@@ -66,7 +66,7 @@ def test_bigger_imagenet_models_have_no_less_stochastic_depth() -> None:
 def test_overrides_are_put_over_the_recipe_and_typed() -> None:
     recipe = recipes.load("cifar10", ["optimise.lr=1e-3", "data.cache=yes", "model.args.attention=softmax"])
     assert recipe.optimise.lr == 1e-3
-    assert recipe.model.args == {"attention_args": {"grid": 4}, "attention": "softmax"}
+    assert recipe.model.args == {"attention_args": {"grid": 4, "gain": 4.0}, "attention": "softmax"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.optimise.lr = 2.0  # type: ignore[misc]
 
@@ -86,7 +86,7 @@ WRONG = {
     "optimise.lr=.nan": r"optimise\.lr: .*finite",
     "run.precision=float16": r"run\.precision: .*'float32' or 'bfloat16', got 'float16'",
     "augment.rand_augment=rand-m9": r"augment\.rand_augment needs data\.cache: false",
-    "optimise.warmup_epochs=14": r"warmup_epochs must be less than",
+    "optimise.warmup_epochs=30": r"warmup_epochs must be less than",
     "epochs=3": r"expected section\.key=value",
     "optimise.epochs": r"expected section\.key=value",
     "optimise.lr.x=3": r"lr has no keys",

@@ -20,7 +20,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 from laplacianformer import recipes
-from laplacianformer.tasks import classification
+from laplacianformer.tasks import classification, engine
 
 class Interrupted(Exception):
     pass
@@ -73,7 +73,7 @@ def train_with(what, where, owner, name, replacement):
 
 train_with("images", 1, ReaderImages, "read", unreadable("train"))
 train_with("held-out", 1, ReaderImages, "read", unreadable("val"))
-train_with("disk", 0, classification.Metrics, "add", full)
+train_with("disk", 0, engine.Metrics, "add", full)
 """
 # Nothing that is drawn by each process on its own: no Mixup and no stochastic depth.
 STEADY = {"augment": {"mixup": 0.0}, "run": {"log_steps": 1, "devices": "auto"}}
