@@ -1,6 +1,7 @@
 """What the Triton kernels are compiled to, with no GPU: useful instructions, registers, shared memory, spills.
 
-    python benchmarks/sass.py [--quick] [--architectures 80 90 100 120 gfx942] [--output results/triton]
+    python benchmarks/sass.py [--quick] [--architectures 80 90 100 120 gfx942]
+                              [--dtypes float32 bfloat16 float16 float64] [--output results/triton]
 
 Every kernel is compiled ahead of time, in each of its configurations, and disassembled. For the loop that takes the
 time, the table has, out of all instructions of the loop,
@@ -12,6 +13,10 @@ time, the table has, out of all instructions of the loop,
 
 On sm_100 one instruction adds two numbers: it counts once. `stack` is what registers spill to, in bytes; `vgpr` spills
 for AMD. Kernels without such a loop, all matrix products or copies, have registers, stack and shared memory only.
+`dtype` is that of the inputs. Signs and newton_schulz read float32 copies of bfloat16 and float16: one row for all.
+
+The whole table takes some ten minutes. --quick, for the tests, has every configuration of float32 on sm_80 and sm_90
+and of bfloat16 on sm_80; of float64, and on the other architectures, the first configuration of the largest tile.
 """
 
 import argparse
@@ -21,8 +26,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +42,20 @@ from laplacianformer.ops import triton_support as support
 from laplacianformer.ops.laplacian_kernel import triton as kernels
 from laplacianformer.ops.laplacian_matmul import triton as products
 from laplacianformer.ops.newton_schulz import triton as inverses
+from laplacianformer.ops.precision import accumulation_dtype
 from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "triton"
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}  # torch's name: Triton's
+# What --quick compiles in every configuration, and in the first one only.
+QUICK = [("80", "float32"), ("90", "float32"), ("80", "bfloat16")]
+QUICK_FIRST = [("80", "float64"), *((architecture, "float32") for architecture in ("100", "120", "gfx942"))]
 # Instructions of the inner loop, for a pair and feature, that the mathematics asks for, by the one that is counted.
-USEFUL = {"forward": {"FADD": 1, "FADD2": 1}, "backward": {"FFMA": 2, "FFMA2": 3}}
-ARITHMETIC = re.compile(r"F(ADD|FMA|MUL|SET|SETP|SEL|MNMX)\d?$")
+USEFUL = {"forward": {"FADD": 1, "FADD2": 1, "DADD": 1}, "backward": {"FFMA": 2, "FFMA2": 3, "DFMA": 2}}
+ARITHMETIC = re.compile(r"[FD](ADD|FMA|MUL|SET|SETP|SEL|MNMX)\d?$")
 NO_POINTERS = re.compile(r"(?:_batch|_row|_column)$")
+SIZES = ("n", "m", "v", "width", "parts", "weights_rows", "steps", "keep", "iterations")
 
 Row = dict[str, Any]
 
@@ -51,54 +63,101 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Case:
     name: str
+    dtype: str
     kernel: Any
     constants: dict[str, Any]
     num_warps: int
-    loop: str = ""  # "forward" or "backward": which instructions of the inner loop are useful
-    pairs: int = 0  # pairs and features of one turn of the loop in one thread
+    given: tuple[str, ...]  # arguments in the dtype of the inputs; other pointers are in the dtype that accumulates
+    loop: str  # "forward" or "backward": which instructions of the inner loop are useful; "" for none
+    pairs: int  # pairs and features of one turn of the loop in one thread
 
 
-def cases(precision: str, quick: bool) -> Iterator[Case]:
-    some = slice(1 if quick else None)
-    for block in (128, 64)[some]:
+def cases(architecture: str, dtype: str, some: slice) -> Iterator[Case]:
+    """The kernels for inputs of one dtype, in `some` of their configurations."""
+    make = partial(case, architecture, dtype)
+    sums = accumulation_dtype(getattr(torch, dtype))
+    blocks = dict.fromkeys(kernels.block_of_rows(n, sums) for n in (support.PANEL, support.TILE))
+    for block in list(blocks)[some]:
         for threads in kernels.FORWARD[some]:
-            constants = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64} | threads
-            yield case("kernel forward", kernels._forward.fn, constants, "forward", block * 64)
+            options = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64} | threads
+            yield make(f"kernel forward {block} x 64", kernels._forward.fn, options, "out", "forward", block * 64)
+        if sums == getattr(torch, dtype):
+            yield from sign_cases(make, block, some)
+    yield make("kernel weights (backward) 64 x 64", kernels._multiply, {"BLOCK": 64, "num_warps": 4}, "grad out")
+    if not (architecture.startswith("gfx") and dtype == "float64"):
+        yield from product_cases(make, list(blocks)[some], sums, sums != getattr(torch, dtype), some)
+    if dtype == "float32":
+        yield from inverse_cases(make, some)
+
+
+def sign_cases(make: Callable[..., Case], block: int, some: slice) -> Iterator[Case]:
+    for width in (32, 16)[some]:
         for threads in kernels.SIGNS[some]:
-            constants = {"WIDTH": 32, "BLOCK_N": block, "BLOCK_D": 32} | threads
-            yield case("signs (backward)", kernels._signs.fn, constants, "backward", block * 32)
+            options = {"WIDTH": width, "BLOCK_N": block, "BLOCK_D": width} | threads
+            if support.enough_pairs(block * width, threads["num_warps"]):
+                title = f"signs (backward) {block} x {width}"
+                yield make(title, kernels._signs.fn, options, "", "backward", block * width)
+
+
+def product_cases(
+    make: Callable[..., Case], blocks: list[int], sums: torch.dtype, in_parts: bool, some: slice
+) -> Iterator[Case]:
+    """`in_parts`: also with results in the dtype that accumulates, which is not that of the inputs."""
+    for block in blocks:
         for width in (32, 16)[some]:
-            constants = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64, "BLOCK_V": width}
-            constants |= products.threads(block, torch.float32)
-            yield case("matmul forward", products._forward, constants, "forward", block * 64, precision)
-    constants = {"FACTOR": -0.25, "BLOCK": 64, "BLOCK_V": 16} | products.threads(64, torch.float32)
-    yield case("matmul weights (backward)", products._weights, constants, "forward", 64 * 64, precision)
-    yield case("kernel weights (backward)", kernels._multiply, {"BLOCK": 64, "num_warps": 4})
-    for size in (128, 64, 32, 16)[some]:
-        for name, kernel in (("newton_schulz forward", inverses._steps), ("newton_schulz backward", inverses._adjoint)):
-            yield case(f"{name} {size}", kernel, inverses.tiling(size), precision=precision)
+            options = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64, "BLOCK_V": width}
+            options |= products.threads(block, sums)
+            title = f"matmul forward {block} x 64 x {width}"
+            yield make(title, products._forward, options, "values out", "forward", block * 64)
+            if in_parts:
+                yield make(f"{title}, in parts", products._forward, options, "values", "forward", block * 64)
+    options = {"FACTOR": -0.25, "BLOCK": 64, "BLOCK_V": 16} | products.threads(64, sums)
+    yield make("matmul weights (backward) 64 x 64", products._weights, options, "grad values", "forward", 64 * 64)
 
 
-def case(name: str, kernel: Any, options: dict[str, Any], loop: str = "", tile: int = 0, precision: str = "") -> Case:
+def inverse_cases(make: Callable[..., Case], some: slice) -> Iterator[Case]:
+    through_cache, on_chip = (128,), (64, 32, 16)
+    for size in (*through_cache[some], *on_chip[some]):
+        steps, adjoint = inverses._steps, inverses._adjoint
+        if size <= inverses.ON_CHIP:
+            steps, adjoint = inverses._steps_on_chip, inverses._adjoint_on_chip
+        yield make(f"newton_schulz forward {size}", steps, inverses.configuration(size))
+        yield make(f"newton_schulz backward {size}", adjoint, inverses.configuration(size))
+
+
+def case(
+    architecture: str,
+    dtype: str,
+    name: str,
+    kernel: Any,
+    options: dict[str, Any],
+    given: str = "",
+    loop: str = "",
+    tile: int = 0,
+) -> Case:
+    if architecture.startswith("gfx"):
+        options = options | {"PRECISION": "ieee"}
     constants = {key: value for key, value in options.items() if key in kernel.arg_names}
-    if precision:
-        constants["PRECISION"] = precision
-    warps = options["num_warps"]
-    blocks = " x ".join(str(value) for key, value in constants.items() if key.startswith("BLOCK_"))
-    return Case(f"{name} {blocks}".strip(), kernel, constants, warps, loop, support.UNROLL * tile // (32 * warps))
+    pairs = support.UNROLL * tile // (32 * options["num_warps"])
+    return Case(name, dtype, kernel, constants, options["num_warps"], tuple(given.split()), loop, pairs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES, choices=ARCHITECTURES)
-    parser.add_argument("--quick", action="store_true", help="large tiles in their first configuration only")
+    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument("--quick", action="store_true", help="what the tests compile, whatever else is given")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the CSV (default: results/triton)")
     arguments = parser.parse_args()
+    every, first = [(a, d) for a in arguments.architectures for d in arguments.dtypes], []
+    if arguments.quick:
+        every, first = QUICK, QUICK_FIRST
     rows, origin = [], provenance() | {"triton": triton.__version__}
-    for architecture in arguments.architectures:
-        for one in cases("ieee" if architecture.startswith("gfx") else "tf32x3", arguments.quick):
-            rows.append(measure(one, architecture) | origin)
-            print(".", end="", file=sys.stderr, flush=True)
+    for some, pairs in ((slice(None), every), (slice(1), first)):
+        for architecture, dtype in pairs:
+            for one in cases(architecture, dtype, some):
+                rows.append(measure(one, architecture) | origin)
+                print(".", end="", file=sys.stderr, flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     with (arguments.output / "sass.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
@@ -109,7 +168,7 @@ def main() -> None:
 
 def measure(one: Case, architecture: str) -> Row:
     compiled = build(one, architecture)
-    row: Row = {"kernel": one.name, "warps": one.num_warps, "architecture": architecture}
+    row: Row = {"kernel": one.name, "dtype": one.dtype, "warps": one.num_warps, "architecture": architecture}
     row |= {"useful": "", "arithmetic": "", "per_pair": "", "shared": compiled.metadata.shared}
     if architecture.startswith("gfx"):
         assembly = compiled.asm["amdgcn"]
@@ -119,7 +178,7 @@ def measure(one: Case, architecture: str) -> Row:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
         usage = run(triton.knobs.nvidia.cuobjdump.path, "-res-usage", cubin)
-        listing = run(triton.knobs.nvidia.nvdisasm.path, "-c", cubin)
+        listing = run(triton.knobs.nvidia.nvdisasm.path, "-c", cubin) if one.loop else ""
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()
     if one.loop:
         row |= shares(inner_loop(listing, USEFUL[one.loop]), one)
@@ -128,21 +187,25 @@ def measure(one: Case, architecture: str) -> Row:
 
 def build(one: Case, architecture: str) -> Any:
     names = one.kernel.arg_names
-    signature = {name: "constexpr" if name in one.constants else kind(name) for name in names}
+    signature = {name: kind(name, one) for name in names}
     # What the launcher would find: pointers and strides of padded buffers are multiples of 16.
-    aligned = [i for i, name in enumerate(names) if signature[name] == "*fp32" or name.endswith("_batch")]
+    aligned = [i for i, name in enumerate(names) if signature[name].startswith("*") or name.endswith("_batch")]
     attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
     options = {"num_warps": one.num_warps, "num_stages": 1, "enable_fp_fusion": True}
     source = {"fn": one.kernel, "signature": signature, "constexprs": one.constants, "attrs": attributes}
     return ahead_of_time.compiled(architecture, options, **source)
 
 
-def kind(argument: str) -> str:
+def kind(argument: str, one: Case) -> str:
     """Strides are 64-bit here, as for the largest tensors; sizes are 32-bit; the rest are pointers."""
+    if argument in one.constants:
+        return "constexpr"
     if NO_POINTERS.search(argument):
         return "i64"
-    sizes = ("n", "m", "v", "width", "parts", "weights_rows", "steps", "keep", "iterations")
-    return "i32" if argument in sizes else "*fp32"
+    if argument in SIZES:
+        return "i32"
+    sums = "fp64" if one.dtype == "float64" else "fp32"
+    return f"*{DTYPES[one.dtype] if argument in one.given else sums}"
 
 
 def run(*command: object) -> str:

@@ -9,6 +9,12 @@ import laplacianformer  # noqa: F401  registers the models
 DEVICE = "cuda"
 
 
+@pytest.fixture(autouse=True)
+def full_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are compared: cuDNN's convolutions in float32, not in TF32 as by default."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def build(training: bool = True) -> torch.nn.Module:
     torch.manual_seed(0)
     return timm.create_model("laplacianformer_nano", num_classes=10).to(DEVICE).train(training)

@@ -1,5 +1,10 @@
 """What can be known of the model on CUDA without a GPU: nothing in it waits for the GPU or depends on its numbers."""
 
+import importlib
+import importlib.util
+import inspect
+from contextlib import nullcontext
+
 import pytest
 import timm
 import torch
@@ -29,11 +34,14 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.found: list[str] = []
         self.count = 0
+        self.ours: list[tuple[str, tuple]] = []  # calls of the package's own ops
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
         self.count += 1
         name = function.name().removeprefix("aten::").partition(".")[0]
+        if function.namespace == "laplacianformer":
+            self.ours.append((name.removeprefix("laplacianformer::"), args))
         given = {t.device.type for t in torch.utils._pytree.tree_leaves(args) if isinstance(t, torch.Tensor) and t.ndim}
         made = {t.device.type for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor)}
         # A number on the host may enter any operation; only a copy brings one back.
@@ -103,3 +111,92 @@ def test_the_watch_sees_what_waits():
     with FakeTensorMode(), Watch() as watch:
         torch.randn(3, device="cuda").sum().cpu()
     assert len(watch.found) == 1
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Kernels of Triton are noted instead of launched: (kernel, grid, arguments, options)."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    from triton.runtime.jit import KernelInterface
+
+    found = []
+
+    def note(kernel, grid):
+        return lambda *args, **options: found.append((kernel, grid, args, options))
+
+    monkeypatch.setattr(KernelInterface, "__getitem__", note)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    return found
+
+
+def on_cuda(argument):
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    return torch.empty_strided(argument.shape, argument.stride(), dtype=argument.dtype, device="cuda")
+
+
+def run_host_code(op, args):
+    """What the `triton` backend does on the host for a call of an op, on fake CUDA tensors."""
+    module = importlib.import_module(f"laplacianformer.ops.{op.removesuffix('_backward')}.triton")
+    function = module.backward if op.endswith("_backward") else module.forward
+    count = len(inspect.signature(function).parameters)
+    with FakeTensorMode(), Watch() as watch:
+        out = function(*map(on_cuda, args[:count]))
+    assert watch.found == [], op
+    results = [t for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+    assert {t.device.type for t in results} == {"cuda"}
+    return results
+
+
+def check_launches(launches):
+    """Grids and numbers are Python's own, tensors are on the GPU, and every argument of the kernel is there."""
+    for kernel, grid, args, options in launches:
+        assert all(type(size) is int and size > 0 for size in grid)
+        assert all(t.is_cuda if isinstance(t, torch.Tensor) else type(t) in (int, float) for t in args)
+        assert all(type(value) in (int, str, bool) for value in options.values())
+        tuned = set(kernel.configs[0].kwargs) if hasattr(kernel, "configs") else set()
+        assert {*kernel.arg_names[: len(args)], *options, *tuned} >= set(kernel.arg_names)
+
+
+def test_the_host_code_of_the_kernels_never_waits_for_what_the_model_asks_of_them(launches):
+    """A step of training on a CPU says which ops are called, on what; the GPU's host code for each runs here."""
+    with Watch() as watch:
+        build("cpu", True)(torch.randn(2, 3, 48, 40)).square().mean().backward()
+    ops = {op for op, _ in watch.ours}
+    assert {"laplacian_matmul", "laplacian_matmul_backward", "newton_schulz", "newton_schulz_backward"} <= ops
+    assert {"laplacian_kernel", "laplacian_kernel_backward", "column_variance", "column_variance_backward"} <= ops
+    for op, args in watch.ours:
+        run_host_code(op, args)
+    check_launches(launches)
+    assert len(launches) >= len(ops)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_the_host_code_of_the_kernels_never_waits(launches, dtype):
+    make = lambda *shape: torch.empty(shape, dtype=dtype, device="meta")
+    x, y, values = make(2, 300, 33), make(2, 49, 33), make(2, 49, 65)
+    for op, *args in (
+        ("laplacian_kernel", x, y, 4.0),
+        ("laplacian_kernel_backward", make(2, 300, 1).expand(2, 300, 49), x, y, make(2, 300, 49), 4.0),
+        ("laplacian_matmul", x, y, values, 4.0),
+        ("laplacian_matmul_backward", make(2, 1, 65).expand(2, 300, 65), x, y, values, 4.0),
+        ("laplacian_matmul_backward", make(1, 1 << 17, 8), make(1, 1 << 17, 8), make(1, 512, 8), make(1, 512, 8), 4.0),
+    ):
+        launches.clear()
+        results = run_host_code(op, args)
+        assert launches
+        assert {t.dtype for t in results} == {dtype}
+        check_launches(launches)
+
+
+@pytest.mark.parametrize(("m", "count"), [(16, 1), (49, 1), (100, 1), (196, 0)])
+@pytest.mark.parametrize("start", ["identity", "transpose"])
+def test_the_host_code_of_newton_schulz_never_waits_and_launches_once(launches, m, count, start):
+    """Above 128 rows its products are torch's."""
+    w = torch.empty(3, m, m, device="meta")
+    run_host_code("newton_schulz", (w, 6, 1e-2, start))
+    assert len(launches) == count
+    run_host_code("newton_schulz_backward", (w, w, 6, 1e-2, start))
+    assert len(launches) == 3 * count
+    check_launches(launches)

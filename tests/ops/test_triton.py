@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from tests.ops.helpers import kernel_matrix
 ROOT = Path(__file__).parents[2]
 INTERPRETED = Path(__file__).parent / "interpreted"
 
+# Whole files of tests, and a hundred kernels to compile, take minutes where other work is done as well.
+pytestmark = pytest.mark.timeout(900)
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
@@ -35,7 +38,6 @@ def run(*arguments: object, interpret: bool = False, **environment: str) -> subp
 
 
 @needs_triton
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("file", sorted(path.name for path in INTERPRETED.glob("test_*.py")))
 def test_numbers_in_the_interpreter(file: str) -> None:
     """Runs the tests of one file of tests/ops/interpreted, each of which can fail on its own."""
@@ -44,21 +46,23 @@ def test_numbers_in_the_interpreter(file: str) -> None:
     assert "skipped" not in result.stdout, result.stdout
 
 
-def tools() -> str | None:
-    """Why kernels can't be disassembled here, or None."""
-    if importlib.util.find_spec("triton") is None:
+def missing_tools() -> str | None:
+    """Why kernels can't be disassembled here, or None. Tools that are there and fail are no reason."""
+    if (triton := importlib.util.find_spec("triton")) is None:
         return "triton is not installed"
     if not (ROOT / "benchmarks" / "sass.py").exists():
         return "the tests run outside of a checkout"
-    code = "import triton; print(triton.knobs.nvidia.nvdisasm.path, triton.knobs.nvidia.cuobjdump.path)"
-    found = run("-c", code)
-    return None if found.returncode == 0 else f"triton has no nvdisasm or cuobjdump: {found.stderr.strip()[-200:]}"
+    for tool in ("nvdisasm", "cuobjdump"):
+        places = os.environ.get(f"TRITON_{tool.upper()}_PATH"), *Path(str(triton.origin)).parent.glob(f"**/bin/{tool}*")
+        if not any(place and Path(place).exists() for place in places):
+            return f"triton has no {tool}"
+    return None
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """What benchmarks/sass.py finds."""
-    if (reason := tools()) is not None:
+    if (reason := missing_tools()) is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("sass")
     result = run(ROOT / "benchmarks" / "sass.py", "--quick", "--output", folder)
@@ -68,10 +72,30 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 
 
 def test_kernels_compile_ahead_of_time_for_every_architecture(compiled: list[dict[str, str]]) -> None:
-    assert {row["architecture"] for row in compiled} == {"80", "90", "100", "120", "gfx942"}
-    for part in ("kernel forward", "signs", "matmul forward", "matmul weights", "kernel weights", "newton_schulz"):
+    parts = "kernel forward", "signs", "matmul forward", "matmul weights", "kernel weights", "newton_schulz"
+    architectures = {"80", "90", "100", "120", "gfx942"}
+    for part in parts:
         found = {row["architecture"] for row in compiled if row["kernel"].startswith(part)}
-        assert found == {"80", "90", "100", "120", "gfx942"}, part
+        assert found == architectures, part
+    # Signs and newton_schulz read float32 copies of bfloat16 inputs; newton_schulz in float64 is the reference.
+    for dtype, some in (("bfloat16", parts[:1] + parts[2:5]), ("float64", parts[:5])):
+        for part in some:
+            assert any(row["kernel"].startswith(part) and row["dtype"] == dtype for row in compiled), (part, dtype)
+
+
+@needs_triton
+@pytest.mark.parametrize("architecture", ["80", "90"])
+def test_every_configuration_is_compiled(compiled: list[dict[str, str]], architecture: str) -> None:
+    """Each tile in each configuration that autotuning may choose."""
+    from laplacianformer.ops.laplacian_kernel import triton as kernels
+
+    found = {(row["kernel"], int(row["warps"])) for row in compiled if row["architecture"] == architecture}
+    tiles = {f"kernel forward {n} x 64": kernels.FORWARD for n in (64, 128)}
+    tiles |= {f"signs (backward) {n} x {d}": kernels.SIGNS for n, d in ((64, 32), (128, 16), (128, 32))}
+    tiles |= {"signs (backward) 64 x 16": kernels.SIGNS[:1]}
+    assert found >= {(tile, options["num_warps"]) for tile, choices in tiles.items() for options in choices}
+    assert {name for name, _ in found} >= {f"matmul forward {n} x 64 x {v}" for n in (64, 128) for v in (16, 32)}
+    assert {name for name, _ in found} >= {f"newton_schulz backward {size}" for size in (16, 32, 64, 128)}
 
 
 def test_no_kernel_spills_registers(compiled: list[dict[str, str]]) -> None:
@@ -84,14 +108,16 @@ def test_shared_memory_fits_the_smallest_gpu(compiled: list[dict[str, str]]) -> 
         assert int(row["shared"]) <= (64 if row["architecture"] == "gfx942" else 99) * 1024
 
 
-# Measured: forward 0.80 to 0.88, backward 0.44 to 0.48 (of at most 0.5, as a sign takes three instructions).
-@pytest.mark.parametrize(("part", "least"), [("kernel forward", 0.75), ("matmul", 0.75), ("signs", 0.42)])
+# Measured: forward 0.75 to 0.88, backward 0.43 to 0.46 (of at most 0.5, as a sign takes three instructions).
+@pytest.mark.parametrize(("part", "least"), [("kernel forward", 0.72), ("matmul", 0.75), ("signs", 0.4)])
 def test_inner_loops_do_little_but_arithmetic(compiled: list[dict[str, str]], part: str, least: float) -> None:
+    """In every configuration of both dtypes; the first of a tile is the one to expect."""
     rows = [row for row in compiled if row["kernel"].startswith(part) and row["architecture"] in ("80", "90")]
-    assert len(rows) >= 2
+    rows = [row for row in rows if row["dtype"] != "float64"]
+    assert len(rows) >= 8
     for row in rows:
         assert float(row["useful"]) >= least, row
-        assert float(row["arithmetic"]) >= 0.75, row
+        assert float(row["arithmetic"]) >= 0.72, row
 
 
 def test_importing_the_package_and_using_it_on_cpus_loads_no_kernel() -> None:
@@ -133,8 +159,30 @@ def test_is_the_automatic_choice_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Non
         x = torch.empty(2, 3, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    for op in ("laplacian_kernel", "laplacian_matmul", "newton_schulz", "rotate"):
+    for op in ("laplacian_kernel", "laplacian_matmul", "newton_schulz", "rotate", "column_variance"):
         assert backend._select(op, "", (x,)).__name__ == f"laplacianformer.ops.{op}.triton"
+
+
+@needs_triton
+@pytest.mark.parametrize(("value", "rows", "timed"), [("0", 128, 0), ("1", 128, 2), ("1", 64, 0)])
+def test_autotuning_times_what_suits_a_tile_and_can_be_switched_off(
+    value: str, rows: int, timed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With LAPLACIANFORMER_AUTOTUNE=0 the first configuration runs, and none is timed; so with a choice of one."""
+    from laplacianformer.ops.laplacian_kernel import triton as kernels
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("LAPLACIANFORMER_AUTOTUNE", value)
+    tuner = triton_support.tuned(kernels.SIGNS, key=["BLOCK_N"])(kernels._signs.fn)
+    times: list[dict[str, object]] = []
+    calls: list[dict[str, object]] = []
+    monkeypatch.setattr(tuner, "_bench", lambda *args, **options: times.append(options) or [len(times)])
+    monkeypatch.setattr(tuner, "fn", SimpleNamespace(run=lambda *args, **options: calls.append(options)))
+    tuner[(1,)](BLOCK_N=rows, BLOCK_D=16)
+    tuner[(1,)](BLOCK_N=rows, BLOCK_D=16)
+    assert len(times) == timed
+    assert len(calls) == 2
+    assert all({name: call[name] for name in kernels.SIGNS[0]} == kernels.SIGNS[0] for call in calls)
 
 
 def tf32(x: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,9 @@ TILE = 64
 # Steps of the inner loops that are unrolled; what they run over is padded to a multiple.
 UNROLL = 4
 
+# With fewer pairs in a thread than this, reading takes too large a part of its time.
+LEAST_PAIRS = 8
+
 # A sum is cut into parts, added up afterwards, until about this many programs run: some for each processor of the
 # largest GPUs. A constant and not the GPU's own number: shapes alone say how a sum is cut.
 PROGRAMS = 512
@@ -74,7 +77,7 @@ def on_its_device(
 
 
 def tuned(configurations: list[dict[str, int]], key: list[str]) -> Callable[[Any], Any]:
-    """The fastest of a few configurations, timed on the first call for each `key`; by default the first of them.
+    """The fastest of a few configurations, timed on the first call for each `key`.
 
     LAPLACIANFORMER_AUTOTUNE=0 takes the first. All of them add in the same order: results have the same bits.
     """
@@ -86,7 +89,17 @@ def tuned(configurations: list[dict[str, int]], key: list[str]) -> Callable[[Any
     for configuration in configurations:
         constants = {name: value for name, value in configuration.items() if name != "num_warps"}
         choices.append(triton.Config(constants, num_warps=configuration["num_warps"], num_stages=1))
-    return triton.autotune(choices, key)
+
+    def suitable(choices: list[Any], arguments: dict[str, Any], **constants: Any) -> list[Any]:
+        tile = math.prod(value for name, value in constants.items() if name.startswith("BLOCK_"))
+        return [choice for choice in choices if enough_pairs(tile, choice.num_warps)]
+
+    return triton.autotune(choices, key, prune_configs_by={"early_config_prune": suitable})
+
+
+def enough_pairs(tile: int, warps: int) -> bool:
+    """Whether a tile of so many pairs is large enough for so many warps."""
+    return tile >= LEAST_PAIRS * 32 * warps
 
 
 def input_precision(dtype: torch.dtype) -> str:

@@ -11,3 +11,19 @@ def interpreter() -> None:
     from laplacianformer import ops
 
     assert ops.backends()["triton"] is None
+
+
+@pytest.fixture
+def last_program_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the programs of a launch only the last one runs, the one with the largest addresses."""
+    from triton.runtime import interpreter
+
+    builder, run = interpreter.interpreter_builder, interpreter.InterpretedFunction.run
+
+    def run_last(self, *args, grid, **rest):
+        (programs,) = grid
+        monkeypatch.setattr(builder, "set_grid_dim", lambda *_: setattr(builder, "grid_dim", (programs, 1, 1)))
+        monkeypatch.setattr(builder, "set_grid_idx", lambda *_: setattr(builder, "grid_idx", (programs - 1, 0, 0)))
+        return run(self, *args, grid=(1,), **rest)
+
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", run_last)
