@@ -1,5 +1,6 @@
 """SOFT, SOFT++, Skyformer and Nystromformer: the formulas, their exact limit, and what defines each."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -157,7 +158,7 @@ def test_each_step_of_the_pseudo_inverse_cubes_its_residual() -> None:
     a = (torch.eye(6, dtype=torch.float64) * 3 + torch.rand(2, 6, 6, dtype=torch.float64)).softmax(-1)
     identity = torch.eye(6, dtype=torch.float64)
     residuals = [torch.linalg.matrix_norm(identity - a @ pseudo_inverse(a, steps), 2) for steps in range(9)]
-    for before, after in zip(residuals, residuals[1:], strict=False):
+    for before, after in pairwise(residuals):
         assert (after <= before**3 + 1e-12).all()
     torch.testing.assert_close(pseudo_inverse(a, 8), torch.linalg.inv(a))
 
