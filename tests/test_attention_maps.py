@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from laplacianformer import attention_maps
-from laplacianformer.attention import LaplacianAttention, SoftmaxAttention
+from laplacianformer.attention import ATTENTIONS, LaplacianAttention, SoftmaxAttention
 from laplacianformer.attention_maps import attention_row
 from laplacianformer.errors import InputError
 from tests.helpers import small_model
@@ -25,7 +25,7 @@ CASES = [
     (LaplacianAttention, {"grid": 3, "solver": "conjugate_gradient", "iterations": 30}),
     (LaplacianAttention, {"grid": 3, "kernel": "gaussian", "landmarks": "conv"}),
     (LaplacianAttention, {"grid": None}),
-    (SoftmaxAttention, {}),
+    *((kind, {}) for name, kind in ATTENTIONS.items() if name != "laplacian"),
 ]
 
 

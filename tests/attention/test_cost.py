@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from laplacianformer import LaplacianAttention, SoftmaxAttention
-from laplacianformer.attention import GridAttention
+from laplacianformer.attention import ATTENTIONS, GridAttention
 
 # Tokens of N, 2 N and 4 N; the first is large enough for what does not grow with N to be small.
 SIZES = [(32, 32), (32, 64), (64, 64)]
@@ -79,6 +79,12 @@ def test_operations_are_linear_in_the_tokens(options: dict[str, Any], backward: 
 def test_bytes_are_linear_in_the_tokens(options: dict[str, Any], backward: bool, training: bool) -> None:
     layer = LaplacianAttention(32, 1, **options).train(training)
     assert is_linear(costs(layer, peak_bytes, backward), tolerance=0.1)
+
+
+@pytest.mark.parametrize("measure", [flops, peak_bytes], ids=["operations", "bytes"])
+@pytest.mark.parametrize("name", [name for name in ATTENTIONS if name not in ("laplacian", "softmax")])
+def test_the_other_mixers_but_softmax_are_linear_too(name: str, measure: Callable[..., int]) -> None:
+    assert is_linear(costs(ATTENTIONS[name](32, 1), measure, backward=True), tolerance=0.1)
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "forward and backward"])

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from laplacianformer import ops
 from laplacianformer.attention.landmarks import Size
 from laplacianformer.attention.rope import cell_rotation
+from laplacianformer.ops.precision import accumulation_dtype
 
 
 class GridAttention(nn.Module):
@@ -76,3 +77,18 @@ class GridAttention(nn.Module):
     def rotate(self, x_bhnd: Tensor, size: Size, cells: Size) -> Tensor:
         """Rotary positions, if this layer has them, of the cells of a grid of tokens (cells = size: the tokens)."""
         return ops.rotate(x_bhnd, *cell_rotation(x_bhnd, size, cells)) if self.rope else x_bhnd
+
+
+def in_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """For mixers that exponentiate, divide or invert: float32, and float64 where that was given."""
+    return tuple(tensor.to(accumulation_dtype(tensor.dtype)) for tensor in tensors)
+
+
+def check_count(owner: object, **named: int) -> None:
+    """Integers of at least one, or an error that names the layer, the argument and what was given."""
+    name = type(owner).__name__
+    for key, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}: {key} must be an integer, got {type(value).__name__}")
+        if value < 1:
+            raise ValueError(f"{name}: {key} must be at least 1, got {value}")

@@ -1,0 +1,118 @@
+"""What the Nystrom baselines share: landmarks on a grid, and a kernel matrix approximated through them.
+
+    S = k(Q, X) inv(k(X, X)) k(X, K)        X landmarks, m of them        out = S V
+
+k is the Gaussian kernel of SOFT and Skyformer, exp(-|x - y|_2^2 / (2 sqrt(d))), or the Laplacian in its place,
+exp(-|x - y|_1 / 4). Methods differ in their landmarks and in their inverse. Landmarks are averaged first and rotated
+at the centres of their cells, as in laplacian.py. Where every token is a landmark, S is k(Q, K) and nothing is solved.
+All in float32 (float64 for float64 inputs).
+
+Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
+"""
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from laplacianformer import ops
+from laplacianformer.attention.grid import GridAttention, check_count, in_float32
+from laplacianformer.attention.landmarks import Size, known, pool
+from laplacianformer.ops import check
+from laplacianformer.ops.precision import without_autocast
+
+Kernel = Literal["gaussian", "laplacian"]
+
+
+class LandmarkAttention(GridAttention):
+    """A mixer with landmarks: tokens averaged over grid x grid cells, never finer than the tokens.
+
+    Args:
+        dim: channels.
+        num_heads: heads.
+        grid: cells a side.
+        iterations: of the inverse.
+        **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
+    """
+
+    def __init__(self, dim: int, num_heads: int, *, grid: int, iterations: int, **shared: Any) -> None:
+        super().__init__(dim, num_heads, **shared)
+        check_count(self, grid=grid, iterations=iterations)
+        self.grid, self.iterations = grid, iterations
+
+    def cells(self, size: Size) -> Size:
+        """The grid of landmarks for a grid of tokens."""
+        return min(size[0], self.grid), min(size[1], self.grid)
+
+    def exact(self, size: Size) -> bool:
+        """Whether every token is a landmark."""
+        return known(size) and self.cells(size) == tuple(size)
+
+    def landmarks(self, x_bhnd: Tensor, size: Size) -> Tensor:
+        """The means of x over the cells, rotated at their centres, (B, heads, m, d)."""
+        pooled_bmc = pool(x_bhnd.transpose(1, 2).flatten(2), size, self.cells(size))
+        return self.rotate(pooled_bmc.unflatten(2, (self.num_heads, -1)).transpose(1, 2), size, self.cells(size))
+
+
+class KernelAttention(LandmarkAttention):
+    """proj(S V + DWC(V)). Subclasses define `inverse`, and `points` where landmarks are not those of the keys.
+
+    Args:
+        dim: channels.
+        num_heads: heads.
+        kernel: "gaussian" or "laplacian".
+        scale: sigma of the Gaussian kernel or lambda of the Laplacian; None for d^(1/4) and 4.
+        averaged: times 1 / N (m / N for SOFT++), so that equal tokens give the mean of the values, not their sum. The
+            papers' own blocks do without: SOFT's normalises after the attention, the blocks here before it.
+        **shared: grid, iterations; rope, tied, qkv_bias, proj_drop; see `LandmarkAttention` and `GridAttention`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        kernel: Kernel = "gaussian",
+        scale: float | None = None,
+        averaged: bool = False,
+        **shared: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, **shared)
+        check.choice(type(self).__name__, ("gaussian", "laplacian"), kernel=kernel)
+        if scale is None:
+            scale = self.head_dim**0.25 if kernel == "gaussian" else 4.0
+        check.positive(type(self).__name__, scale=scale)
+        self.kernel_name, self.scale, self.averaged = kernel, float(scale), averaged
+
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+        with without_autocast(q_bhnd.device):
+            q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
+            turned_q, turned_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+            if self.exact(size):
+                return self.share(size) * self.kernel_matmul(turned_q, turned_k, v_bhnd)
+            x_bhmd = self.points(q_bhnd, k_bhnd, size)
+            inverse_bhmm = self.inverse(self.kernel(x_bhmd, x_bhmd))
+            values_bhmd = inverse_bhmm @ self.kernel_matmul(x_bhmd, turned_k, v_bhnd)
+            return self.kernel_matmul(turned_q, x_bhmd, self.share(size) * values_bhmd)
+
+    def points(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Tensor:
+        """The landmarks X, (B, heads, m, d)."""
+        return self.landmarks(k_bhnd, size)
+
+    def inverse(self, w_bhmm: Tensor) -> Tensor:
+        """What stands between the two kernels, from the kernel among the landmarks."""
+        raise TypeError(f"{type(self).__name__} must define inverse")
+
+    def share(self, size: Size) -> float:
+        return 1 / (size[0] * size[1]) if self.averaged else 1.0
+
+    def kernel(self, x: Tensor, y: Tensor) -> Tensor:
+        function = ops.laplacian_kernel if self.kernel_name == "laplacian" else ops.gaussian_kernel
+        return function(x, y, self.scale)
+
+    def kernel_matmul(self, x: Tensor, y: Tensor, values: Tensor) -> Tensor:
+        if self.kernel_name == "laplacian":
+            return ops.laplacian_matmul(x, y, values, self.scale)
+        return ops.gaussian_kernel(x, y, self.scale) @ values
+
+    def extra_repr(self) -> str:
+        return f"{self.kernel_name}, scale={self.scale:.4g}, grid={self.grid}, iterations={self.iterations}"
