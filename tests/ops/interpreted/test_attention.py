@@ -27,6 +27,6 @@ def test_a_layer_equals_the_reference_forward_and_backward(training):
 def test_opcheck():
     x, y, w = torch.randn(3, 2).requires_grad_(), torch.randn(4, 2).requires_grad_(), torch.eye(3).requires_grad_()
     library, checks = torch.ops.laplacianformer, ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(library.laplacian_kernel.default, (x, y, 4.0, "triton"), test_utils=checks)
-    torch.library.opcheck(library.laplacian_matmul.default, (x, y, y, 4.0, "triton"), test_utils=checks)
+    torch.library.opcheck(library.laplacian_kernel.default, (x, y, None, None, 4.0, "triton"), test_utils=checks)
+    torch.library.opcheck(library.laplacian_matmul.default, (x, y, y, None, None, 4.0, "triton"), test_utils=checks)
     torch.library.opcheck(library.newton_schulz.default, (w, 1, 1e-2, "identity", "exact", "triton"), test_utils=checks)
