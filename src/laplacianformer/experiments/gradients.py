@@ -12,7 +12,6 @@ from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.pictures.figure import new_figure, save
-from laplacianformer.provenance import provenance
 
 SOURCE = "appendix, gradient behaviour"
 CLAIM = (
@@ -29,7 +28,7 @@ KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 
 def run(settings: Settings) -> Outcome:
     rows = measure(directions=3 if settings.quick else 100)
-    write_rows(settings.results / "lengths.csv", [row | provenance() for row in rows])
+    write_rows(settings.results / "lengths.csv", rows)
     draw(rows, settings.results / "gradients.png")
     return judge(rows)
 
