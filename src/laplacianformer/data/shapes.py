@@ -13,8 +13,8 @@ from laplacianformer.masks import encode
 
 CLASSES = ("circle", "rectangle", "triangle", "star", "ring", "cross")
 EMPTY = 0.04  # share of pictures without objects
-MOST = 6  # objects in a picture
-SIZES = (0.14, 0.6)  # side of an object over that of the picture, evenly on a logarithmic scale
+LEAST, MOST = 2, 7  # objects in the others
+SIZES = (0.16, 0.55)  # side of an object over that of the picture, evenly on a logarithmic scale
 VISIBLE = 0.4  # no object is hidden more than to this share
 ATTEMPTS = 8  # places tried for an object
 FINE = 4  # pixels a side that a pixel is divided into, for smooth edges
@@ -48,7 +48,7 @@ def draw(chance: np.random.Generator, size: int) -> tuple[Array, list[tuple[int,
     picture = _background(chance, size)
     wholes: list[Array] = []
     objects: list[tuple[int, Array]] = []
-    for _ in range(0 if chance.random() < EMPTY else chance.integers(1, MOST + 1)):
+    for _ in range(0 if chance.random() < EMPTY else chance.integers(LEAST, MOST + 1)):
         for _ in range(ATTEMPTS):
             category = int(chance.integers(len(CLASSES))) + 1
             covered = _coverage(chance, CLASSES[category - 1], size)

@@ -104,10 +104,10 @@ def mask_rcnn(
     return MaskRCNN(
         pyramid,
         rpn_anchor_generator=anchors,
-        box_roi_pool=MultiScaleRoIAlign(levels, output_size=7, sampling_ratio=2),
+        box_roi_pool=_crops(levels, 7, anchor_scale),
         box_head=TwoMLPHead(channels * 7 * 7, head_width),
         box_predictor=FastRCNNPredictor(head_width, num_classes + 1),
-        mask_roi_pool=MultiScaleRoIAlign(levels, output_size=14, sampling_ratio=2),
+        mask_roi_pool=_crops(levels, 14, anchor_scale),
         mask_head=MaskRCNNHeads(channels, mask_layers, 1, norm_layer=layer),
         mask_predictor=MaskRCNNPredictor(mask_layers[-1], mask_layers[-1], num_classes + 1),
         **_transform(maps, short_side, long_side, mean, std),
@@ -172,8 +172,10 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Parameters for an optimiser: no weight decay on norms and biases, and in the backbone a learning rate that is
     `layer_decay` times smaller a layer further from its end (`lr_scale`, which timm's schedules multiply with)."""
+    if layer_decay == 1:
+        return param_groups_weight_decay(model, weight_decay)
     backbone = model.backbone.maps.model
-    if layer_decay < 1 and not hasattr(backbone, "group_matcher"):
+    if not hasattr(backbone, "group_matcher"):
         raise ValueError(f"layer_decay={layer_decay}: the features of {model.arguments['backbone']} have no layers")
     inside = {id(parameter) for parameter in backbone.parameters()}
     rest = nn.ParameterDict()
@@ -200,6 +202,11 @@ def _known(kind: type[nn.Module], options: dict[str, Any]) -> dict[str, Any]:
 def _anchors(strides: Sequence[int], scale: float, octaves: Sequence[float]) -> AnchorGenerator:
     sizes = tuple(tuple(scale * stride * octave for octave in octaves) for stride in strides)
     return AnchorGenerator(sizes, (RATIOS,) * len(strides))
+
+
+def _crops(levels: list[str], size: int, anchor_scale: float) -> MultiScaleRoIAlign:
+    """Boxes are cropped from the level of anchors of about their size; 224 pixels are stride 16's for a scale of 8."""
+    return MultiScaleRoIAlign(levels, size, sampling_ratio=2, canonical_scale=round(28 * anchor_scale))
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:

@@ -33,7 +33,7 @@ def try_bfloat16_on_cpu() -> None:
 
 
 @torch.no_grad()
-def first_not_finite(model: nn.Module, images: Tensor | list[Tensor], *more: Any) -> str:
+def first_not_finite(model: nn.Module, images: Any, *more: Any) -> str:
     """Where numbers first stop being finite in a forward pass `model(images, *more)` of it as it is, in words.
 
     Processes that share a model (FSDP) call this together.
