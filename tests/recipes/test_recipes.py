@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import timm
 import yaml
+from timm.utils import ModelEmaV3
+from torch import nn
 
 from laplacianformer import recipes
 from laplacianformer.errors import InputError
@@ -61,6 +63,19 @@ def test_bigger_imagenet_models_have_no_less_stochastic_depth() -> None:
     rates = [recipes.load(name).model.args["drop_path_rate"] for name in IMAGENET]
     assert rates == sorted(rates)
     assert rates[0] < rates[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [("digits", 1437), ("cifar10", 50000), ("fashion-mnist", 60000), *((name, 1281167) for name in IMAGENET)],
+)
+def test_the_decay_that_a_recipe_reaches_is_the_documented_one(name: str, images: int) -> None:
+    optimise = recipes.load(name).optimise
+    steps = images // optimise.batch_size * optimise.epochs
+    average = ModelEmaV3(nn.Linear(1, 1), optimise.ema_decay, use_warmup=True)
+    row = f"| {'imagenet-*' if name in IMAGENET else name} | {optimise.ema_decay} | {steps:,} | "
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    assert f"{row}{average.get_decay(steps):.4f} |" in text
 
 
 def test_overrides_are_put_over_the_recipe_and_typed() -> None:
