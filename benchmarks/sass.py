@@ -8,11 +8,12 @@ time, the table has, out of all instructions of the loop,
 
     useful       forward: subtractions and additions of absolute values, two for each pair and feature;
                  backward: multiply-adds, and one instruction for the sign of each, which really takes three
+                 newton_schulz, on the chip: multiply-adds of a whole step
     arithmetic   all floating-point instructions
-    per pair     all instructions of the loop, divided by the pairs and features that they are for
+    per pair     all instructions of the loop, divided by the pairs and features, or multiply-adds, that they are for
 
 On sm_100 one instruction adds two numbers: it counts once. `stack` is what registers spill to, in bytes; `vgpr` spills
-for AMD. Kernels without such a loop, all matrix products or copies, have registers, stack and shared memory only.
+for AMD. Kernels without such a loop, all tensor cores or copies, have registers, stack and shared memory only.
 `dtype` is that of the inputs. Signs and newton_schulz read float32 copies of bfloat16 and float16: one row for all.
 
 The whole table takes some ten minutes. --quick, for the tests, has every configuration of float32 on sm_80 and sm_90
@@ -45,6 +46,7 @@ from laplacianformer.ops.newton_schulz import triton as inverses
 from laplacianformer.ops.precision import accumulation_dtype
 from laplacianformer.provenance import provenance
 
+UNROLL = support.UNROLL
 RESULTS = Path(__file__).parent.parent / "results" / "triton"
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}  # torch's name: Triton's
@@ -52,7 +54,11 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "
 QUICK = [("80", "float32"), ("90", "float32"), ("80", "bfloat16")]
 QUICK_FIRST = [("80", "float64"), *((architecture, "float32") for architecture in ("100", "120", "gfx942"))]
 # Instructions of the inner loop, for a pair and feature, that the mathematics asks for, by the one that is counted.
-USEFUL = {"forward": {"FADD": 1, "FADD2": 1, "DADD": 1}, "backward": {"FFMA": 2, "FFMA2": 3, "DFMA": 2}}
+USEFUL = {
+    "forward": {"FADD": 1, "FADD2": 1, "DADD": 1},
+    "backward": {"FFMA": 2, "FFMA2": 3, "DFMA": 2},
+    "products": {"FFMA": 1, "FFMA2": 1},
+}
 ARITHMETIC = re.compile(r"[FD](ADD|FMA|MUL|SET|SETP|SEL|MNMX)\d?$")
 NO_POINTERS = re.compile(r"(?:_batch|_row|_column)$")
 SIZES = ("n", "m", "v", "width", "parts", "weights_rows", "steps", "keep", "iterations")
@@ -68,8 +74,8 @@ class Case:
     constants: dict[str, Any]
     num_warps: int
     given: tuple[str, ...]  # arguments in the dtype of the inputs; other pointers are in the dtype that accumulates
-    loop: str  # "forward" or "backward": which instructions of the inner loop are useful; "" for none
-    pairs: int  # pairs and features of one turn of the loop in one thread
+    loop: str  # which instructions of the inner loop are useful; "" for none
+    pairs: int  # pairs and features, or multiply-adds, of one turn of the loop in one thread
 
 
 def cases(architecture: str, dtype: str, some: slice) -> Iterator[Case]:
@@ -80,7 +86,9 @@ def cases(architecture: str, dtype: str, some: slice) -> Iterator[Case]:
     for block in list(blocks)[some]:
         for threads in kernels.FORWARD[some]:
             options = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64} | threads
-            yield make(f"kernel forward {block} x 64", kernels._forward.fn, options, "out", "forward", block * 64)
+            yield make(
+                f"kernel forward {block} x 64", kernels._forward.fn, options, "out", "forward", UNROLL * block * 64
+            )
         if sums == getattr(torch, dtype):
             yield from sign_cases(make, block, some)
     yield make("kernel weights (backward) 64 x 64", kernels._multiply, {"BLOCK": 64, "num_warps": 4}, "grad out")
@@ -96,7 +104,7 @@ def sign_cases(make: Callable[..., Case], block: int, some: slice) -> Iterator[C
             options = {"WIDTH": width, "BLOCK_N": block, "BLOCK_D": width} | threads
             if support.enough_pairs(block * width, threads["num_warps"]):
                 title = f"signs (backward) {block} x {width}"
-                yield make(title, kernels._signs.fn, options, "", "backward", block * width)
+                yield make(title, kernels._signs.fn, options, "", "backward", UNROLL * block * width)
 
 
 def product_cases(
@@ -108,21 +116,25 @@ def product_cases(
             options = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64, "BLOCK_V": width}
             options |= products.threads(block, sums)
             title = f"matmul forward {block} x 64 x {width}"
-            yield make(title, products._forward, options, "values out", "forward", block * 64)
+            yield make(title, products._forward, options, "values out", "forward", UNROLL * block * 64)
             if in_parts:
-                yield make(f"{title}, in parts", products._forward, options, "values", "forward", block * 64)
+                yield make(f"{title}, in parts", products._forward, options, "values", "forward", UNROLL * block * 64)
     options = {"FACTOR": -0.25, "BLOCK": 64, "BLOCK_V": 16} | products.threads(64, sums)
-    yield make("matmul weights (backward) 64 x 64", products._weights, options, "grad values", "forward", 64 * 64)
+    yield make(
+        "matmul weights (backward) 64 x 64", products._weights, options, "grad values", "forward", UNROLL * 64 * 64
+    )
 
 
 def inverse_cases(make: Callable[..., Case], some: slice) -> Iterator[Case]:
     through_cache, on_chip = (128,), (64, 32, 16)
-    for size in (*through_cache[some], *on_chip[some]):
-        steps, adjoint = inverses._steps, inverses._adjoint
-        if size <= inverses.ON_CHIP:
-            steps, adjoint = inverses._steps_on_chip, inverses._adjoint_on_chip
-        yield make(f"newton_schulz forward {size}", steps, inverses.configuration(size))
-        yield make(f"newton_schulz backward {size}", adjoint, inverses.configuration(size))
+    for size in through_cache[some]:
+        yield make(f"newton_schulz forward {size}", inverses._steps, inverses.configuration(size))
+        yield make(f"newton_schulz backward {size}", inverses._adjoint, inverses.configuration(size))
+    for size in on_chip[some]:
+        options = inverses.configuration(size)
+        terms = size * size * options["DEPTH"]  # of one turn of the loop of each product
+        yield make(f"newton_schulz forward {size}", inverses._steps_on_chip, options, "", "products", 2 * terms)
+        yield make(f"newton_schulz backward {size}", inverses._adjoint_on_chip, options, "", "products", 5 * terms)
 
 
 def case(
@@ -133,13 +145,14 @@ def case(
     options: dict[str, Any],
     given: str = "",
     loop: str = "",
-    tile: int = 0,
+    turn: int = 0,
 ) -> Case:
+    """`turn`: pairs and features, or multiply-adds, of one turn of the loop in all threads."""
     if architecture.startswith("gfx"):
         options = options | {"PRECISION": "ieee"}
     constants = {key: value for key, value in options.items() if key in kernel.arg_names}
-    pairs = support.UNROLL * tile // (32 * options["num_warps"])
-    return Case(name, dtype, kernel, constants, options["num_warps"], tuple(given.split()), loop, pairs)
+    warps = options["num_warps"]
+    return Case(name, dtype, kernel, constants, warps, tuple(given.split()), loop, turn // (32 * warps))
 
 
 def main() -> None:

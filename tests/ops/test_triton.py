@@ -108,16 +108,24 @@ def test_shared_memory_fits_the_smallest_gpu(compiled: list[dict[str, str]]) -> 
         assert int(row["shared"]) <= (64 if row["architecture"] == "gfx942" else 99) * 1024
 
 
-# Measured: forward 0.75 to 0.88, backward 0.43 to 0.46 (of at most 0.5, as a sign takes three instructions).
-@pytest.mark.parametrize(("part", "least"), [("kernel forward", 0.72), ("matmul", 0.75), ("signs", 0.4)])
+# Measured in float32: forward 0.75 to 0.88, backward 0.43 to 0.46 (of at most 0.5, as a sign takes three instructions),
+# newton_schulz on the chip 0.54 to 0.74.
+@pytest.mark.parametrize(
+    ("part", "least"),
+    [
+        ("kernel forward", 0.72),
+        ("matmul", 0.75),
+        ("signs", 0.42),
+        ("newton_schulz forward", 0.5),
+        ("newton_schulz back", 0.6),
+    ],
+)
 def test_inner_loops_do_little_but_arithmetic(compiled: list[dict[str, str]], part: str, least: float) -> None:
-    """In every configuration of both dtypes; the first of a tile is the one to expect."""
+    """In every configuration on sm_80 and sm_90."""
     rows = [row for row in compiled if row["kernel"].startswith(part) and row["architecture"] in ("80", "90")]
-    rows = [row for row in rows if row["dtype"] != "float64"]
-    assert len(rows) >= 8
-    for row in rows:
-        assert float(row["useful"]) >= least, row
-        assert float(row["arithmetic"]) >= 0.72, row
+    rows = [row for row in rows if row["dtype"] != "float64" and row["useful"]]
+    assert len(rows) >= 6
+    assert [row for row in rows if float(row["useful"]) < least] == []
 
 
 def test_importing_the_package_and_using_it_on_cpus_loads_no_kernel() -> None:
@@ -195,7 +203,7 @@ def tf32x3(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a_high @ tf32(b - b_high) + tf32(a - a_high) @ b_high + a_high @ b_high
 
 
-@pytest.mark.parametrize("m", [49, 128])
+@pytest.mark.parametrize("m", [65, 128])
 def test_three_tf32_products_keep_the_accuracy_of_float32_and_one_does_not(m: int) -> None:
     """Newton-Schulz with products as tensor cores compute them, emulated: why kernels ask for "tf32x3"."""
     w = kernel_matrix(m, 8, 4)

@@ -20,6 +20,9 @@ from laplacianformer.ops.triton_support import check as check
 ON_CHIP = 64
 LARGEST = 128
 
+# By the size of matrices: enough registers for them, and enough numbers in a thread.
+WARPS = {16: 1, 32: 4, 64: 8, 128: 8}
+
 
 @support.on_its_device
 def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
@@ -66,14 +69,14 @@ def _iterates(a: Tensor, first: Tensor, steps: int, keep: int) -> Tensor:
 def _gradients(a: Tensor, iterates: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """From the gradient of the last iterate, which is overwritten, to those of the first and of A."""
     batch, iterations, size, _ = iterates.shape
+    if batch == 0:
+        return grad, torch.empty_like(a)
     if size <= ON_CHIP:
         grad_a = torch.empty_like(a)
-        if batch:
-            _adjoint_on_chip[(batch,)](a, iterates, grad, grad_a, iterations, **configuration(size))
-        return grad, grad_a
-    grad_a = torch.zeros_like(a)  # Each step adds to what is there.
-    if batch:
-        products = a.new_empty(batch, 3, size, size)
+        _adjoint_on_chip[(batch,)](a, iterates, grad, grad_a, iterations, **configuration(size))
+    else:
+        # Zeros, as each step adds to what is there.
+        grad_a, products = torch.zeros_like(a), a.new_empty(batch, 3, size, size)
         _adjoint[(batch,)](a, iterates, grad, grad_a, products, iterations, **configuration(size))
     return grad, grad_a
 
@@ -93,8 +96,7 @@ def _unpadded(a: Tensor, like: Tensor) -> Tensor:
 
 def configuration(size: int) -> dict[str, object]:
     """One for each size: others would add in another order."""
-    warps = 8 if size > 32 else 4
-    common: dict[str, object] = {"SIZE": size, "num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
+    common: dict[str, object] = {"SIZE": size, "num_warps": WARPS[size], "num_stages": 1, "enable_fp_fusion": True}
     if size <= ON_CHIP:
         return common | {"DEPTH": min(size, 32)}
     return common | {"DEPTH": 16, "BLOCK": 64, "PRECISION": support.input_precision(torch.float32)}
@@ -125,7 +127,7 @@ def _steps_on_chip(a, iterates, steps, keep, SIZE: tl.constexpr, DEPTH: tl.const
 
 @triton.jit
 def _adjoint_on_chip(a, iterates, grad_x, grad_a, iterations, SIZE: tl.constexpr, DEPTH: tl.constexpr):
-    """As _adjoint."""
+    """The gradients of A and of the first iterate, as in _adjoint below."""
     matrix = tl.cast(tl.program_id(0), tl.int64) * (SIZE * SIZE)
     at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
     iterates += (matrix + SIZE * SIZE) * iterations - SIZE * SIZE
