@@ -108,7 +108,7 @@ def test_soft_with_tied_projections_is_symmetric_and_positive(name: str, kernel_
     assert (untied - untied.mT).abs().max() > 1e-2
 
 
-def test_the_normalisation_of_soft_plus_plus_bounds_its_norm() -> None:
+def test_the_normalisation_of_soft_plus_plus_lowers_its_norm() -> None:
     """With equal tokens SOFT adds up all N values, SOFT++ N / m of them; with other tokens it is smaller as well."""
     equal, various = tokens(SIZE)[:, :1].expand(-1, 30, -1), tokens(SIZE)
     norms = {
@@ -119,6 +119,17 @@ def test_the_normalisation_of_soft_plus_plus_bounds_its_norm() -> None:
     assert norms["soft", "equal"] == pytest.approx(30)
     assert norms["soft++", "equal"] == pytest.approx(30 / 9)
     assert norms["soft++", "various"] < norms["soft", "various"]
+
+
+def test_the_gradient_of_soft_is_that_of_the_pseudo_inverse() -> None:
+    """-X' G X' with the X of the steps that ran, also where they have not converged."""
+    torch.manual_seed(0)
+    x, grad = torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(2, 5, 5, dtype=torch.float64)
+    w = kernel_matrix(x, x, "gaussian", 2.0).requires_grad_()
+    inverse = build("soft", iterations=3).inverse(w)
+    (found,) = torch.autograd.grad(inverse, w, grad)
+    torch.testing.assert_close(found, -inverse.mT @ grad @ inverse.mT)
+    assert (w @ inverse - torch.eye(5, dtype=torch.float64)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("kernel_name", KERNELS)

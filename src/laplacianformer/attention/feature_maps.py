@@ -32,6 +32,8 @@ class FeatureMapAttention(GridAttention):
             return q_bhnf @ values_bhfd / weights_bhn1.clamp(min=SMALLEST)
 
     def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
-        """phi(Q) and phi(K), (B, heads, N, f) each, none negative; a common factor of a row of phi(Q), or of all of
-        phi(K), makes no difference."""
+        """phi(Q) and phi(K), (B, heads, N, f) each, none negative.
+
+        A factor of a row of phi(Q), or of all of phi(K), makes no difference.
+        """
         raise TypeError(f"{type(self).__name__} must define features")

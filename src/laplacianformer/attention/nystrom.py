@@ -4,7 +4,8 @@
 
 k is the Gaussian kernel of SOFT and Skyformer, exp(-|x - y|_2^2 / (2 sqrt(d))), or the Laplacian in its place,
 exp(-|x - y|_1 / 4). Methods differ in their landmarks and in their inverse. Landmarks are averaged first and rotated
-at the centres of their cells, as in laplacian.py. Where every token is a landmark, S is k(Q, K) and nothing is solved.
+at the centres of their cells, as in laplacian.py. Where every token is a landmark, S is k(Q, K) and nothing is solved
+(SOFT++ apart).
 All in float32 (float64 for float64 inputs).
 
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
@@ -103,6 +104,7 @@ class KernelAttention(LandmarkAttention):
         raise TypeError(f"{type(self).__name__} must define inverse")
 
     def share(self, size: Size) -> float:
+        """The factor of `averaged`."""
         return 1 / (size[0] * size[1]) if self.averaged else 1.0
 
     def kernel(self, x: Tensor, y: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ Colwell and Weller, "Rethinking Attention with Performers", 2021 (FAVOR+).
     phi(x) = exp(Omega x - |x|^2 / 2) / sqrt(f)    of x = q / d^(1/4) and k / d^(1/4)
     out    = phi(Q) (phi(K)' V) / (phi(Q) (phi(K)' 1))
 
-The rows of Omega are normal, so phi(q)'phi(k) is exp(q'k / sqrt(d)) in expectation: softmax attention, with positive
-weights from every draw. Rows are orthogonal within blocks of d, which keeps their distribution and lowers the variance.
-O(N d f). Omega is drawn once from a seed of its own and kept in the state of the layer: other parameters start as
-they do with any other mixer.
+The rows of Omega are normal, so phi(q)'phi(k) is exp(q'k / sqrt(d)) in expectation: what softmax attention divides by
+its row sums, here with positive weights from every draw. Rows are orthogonal within blocks of d, which keeps their
+distribution and lowers the variance. O(N d f). Omega is drawn once from a seed of its own and kept in the state of the
+layer: other parameters start as they do with any other mixer.
 
 Shape suffixes: b batch, h heads, n tokens, d head width, f features.
 """
@@ -42,7 +42,7 @@ class PerformerAttention(FeatureMapAttention):
 
     def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
         q_bhnf, k_bhnf = self.exponents(q_bhnd), self.exponents(k_bhnd)
-        # The largest exponent becomes 0, so that nothing overflows: one factor a query, one for all keys of an image.
+        # The largest exponent becomes 0, so that nothing overflows: one factor a query, one for all keys of a head.
         q_bhnf = q_bhnf - q_bhnf.detach().amax(-1, keepdim=True)
         k_bhnf = k_bhnf - k_bhnf.detach().amax((-2, -1), keepdim=True)
         return q_bhnf.exp(), k_bhnf.exp()

@@ -2,7 +2,7 @@
 
     S = k(Q, Km) D^(-1/2) pinv(W) D^(-1/2) k(Km, K)        W = k(Km, Km)    D = diag(W 1)    Q = K    out = S V
 
-SOFT with its pseudo-inverse normalised from both sides by the degrees of the landmarks, which bounds the norm of S and
+SOFT with its pseudo-inverse normalised from both sides by the degrees of the landmarks, which lowers the norm of S and
 keeps it symmetric. There is no shortcut where every token is a landmark: S is then W D^(-1/2) inv(W) D^(-1/2) W.
 O(N m d).
 
