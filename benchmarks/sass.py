@@ -91,7 +91,8 @@ def cases(architecture: str, dtype: str, some: slice) -> Iterator[Case]:
             )
         if sums == getattr(torch, dtype):
             yield from sign_cases(make, block, some)
-    yield make("kernel weights (backward) 64 x 64", kernels._multiply, {"BLOCK": 64, "num_warps": 4}, "grad out")
+    options = {"BLOCK": 64, "num_warps": kernels.warps_of_weights(sums)}
+    yield make("kernel weights (backward) 64 x 64", kernels._multiply, options, "grad out")
     if not (architecture.startswith("gfx") and dtype == "float64"):
         yield from product_cases(make, list(blocks)[some], sums, sums != getattr(torch, dtype), some)
     if dtype == "float32":
@@ -119,10 +120,10 @@ def product_cases(
             yield make(title, products._forward, options, "values out", "forward", UNROLL * block * 64)
             if in_parts:
                 yield make(f"{title}, in parts", products._forward, options, "values", "forward", UNROLL * block * 64)
-    options = {"FACTOR": -0.25, "BLOCK": 64, "BLOCK_V": 16} | products.threads(64, sums)
-    yield make(
-        "matmul weights (backward) 64 x 64", products._weights, options, "grad values", "forward", UNROLL * 64 * 64
-    )
+    block = products.block_of_weights(sums)
+    options = {"FACTOR": -0.25, "BLOCK": block, "BLOCK_V": 16} | products.threads(block, sums)
+    title = f"matmul weights (backward) {block} x {block}"
+    yield make(title, products._weights, options, "grad values", "forward", UNROLL * block * block)
 
 
 def inverse_cases(make: Callable[..., Case], some: slice) -> Iterator[Case]:

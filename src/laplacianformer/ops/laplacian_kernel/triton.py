@@ -79,8 +79,12 @@ def multiply(grad: Tensor, out: Tensor, by_n: Tensor, by_m: Tensor) -> None:
     grid = (batch * 2 * by_n.shape[1] * 2 * by_m.shape[1],)
     _multiply[grid](
         grad, out, by_n, by_m, *grad.stride(), *out.stride(), by_n.stride(0), by_m.stride(0), n, m,
-        BLOCK=support.TILE, num_warps=4, enable_fp_fusion=True,
+        BLOCK=support.TILE, num_warps=warps_of_weights(by_n.dtype), enable_fp_fusion=True,
     )  # fmt: skip
+
+
+def warps_of_weights(dtype: torch.dtype) -> int:
+    return 8 if dtype == torch.float64 else 4
 
 
 def add_sign_products(by_n: Tensor, by_m: Tensor, x: Tensor, y: Tensor, dx: Tensor, dy: Tensor) -> None:

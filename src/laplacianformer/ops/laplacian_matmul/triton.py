@@ -67,7 +67,7 @@ def _product(x: Tensor, y: Tensor, values: Tensor, n: int, scale: float) -> Tens
 def _weigh(x: Tensor, y: Tensor, grad: Tensor, values: Tensor, by_n: Tensor, by_m: Tensor, scale: float) -> None:
     """kernel(x, y) * (grad @ values'), zero beyond N and M."""
     x_panels, y_panels, n, m = support.panels(x), support.panels(y), x.shape[1], y.shape[1]
-    block = support.TILE
+    block = block_of_weights(x_panels.dtype)
     grid = (x.shape[0] * by_n.shape[1] * by_m.shape[1] * (support.PANEL // block) ** 2,)
     _weights[grid](
         x_panels, y_panels, grad, values, by_n, by_m, x_panels.stride(0), y_panels.stride(0), grad.stride(0),
@@ -76,9 +76,13 @@ def _weigh(x: Tensor, y: Tensor, grad: Tensor, values: Tensor, by_n: Tensor, by_
     )  # fmt: skip
 
 
+def block_of_weights(dtype: torch.dtype) -> int:
+    return support.TILE // 2 if dtype == torch.float64 else support.TILE
+
+
 def threads(block: int, dtype: torch.dtype) -> dict[str, object]:
     """One configuration for each tile: others would add in another order."""
-    wide = block == support.PANEL or dtype == torch.float64  # Else float64 spills on sm_80.
+    wide = block * dtype.itemsize > support.TILE * torch.float32.itemsize  # Else registers don't suffice.
     common = {"PRECISION": support.input_precision(dtype), "num_stages": 1, "enable_fp_fusion": True}
     return common | {"THREADS_N": 16, "THREADS_M": 16 if wide else 8, "num_warps": 8 if wide else 4}
 
