@@ -12,6 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import laplacianformer  # noqa: F401  registers the models
+from laplacianformer.ops import use_backend
 
 SMALL = {"depths": (1, 1, 1, 1), "num_classes": 4, "drop_path_rate": 0.1}
 # Operations whose result, or its shape, the host has to wait for.
@@ -161,8 +162,11 @@ def check_launches(launches):
 
 
 def test_the_host_code_of_the_kernels_never_waits_for_what_the_model_asks_of_them(launches):
-    """A step of training on a CPU says which ops are called, on what; the GPU's host code for each runs here."""
-    with Watch() as watch:
+    """A step of training on a CPU says which ops are called, on what; the GPU's host code for each runs here.
+
+    It is the reference's step: as on a GPU, and unlike the `cpu` backend's, its kernels take rotated rows.
+    """
+    with use_backend("reference"), Watch() as watch:
         build("cpu", True)(torch.randn(2, 3, 48, 40)).square().mean().backward()
     ops = {op for op, _ in watch.ours}
     assert {"laplacian_matmul", "laplacian_matmul_backward", "newton_schulz", "newton_schulz_backward"} <= ops
