@@ -1,6 +1,7 @@
 """What holds for every baseline: sizes, dtypes, gradients, one image at a time, one compiled graph, one slot."""
 
 from contextlib import nullcontext
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from laplacianformer import ops
 from laplacianformer.attention import ATTENTIONS
-from laplacianformer.attention.nystrom import LandmarkAttention
+from laplacianformer.attention.nystrom import KernelAttention, LandmarkAttention
 from tests.model.helpers import NAMES
 
 from .baselines import BASELINES, CASES, build
@@ -81,16 +82,19 @@ def test_one_image_does_not_depend_on_the_others(name: str, options: dict[str, A
 
 @pytest.mark.parametrize("name", BASELINES[1:])
 def test_one_compiled_graph_equals_eager(name: str) -> None:
-    """Forward and backward. Without positions: tracing them takes as long again, and other tests do."""
+    """Backward too where ops of the package's own are inside. Without positions, whose tracing takes as long again."""
     torch._dynamo.reset()
     few = {"iterations": 2} if issubclass(ATTENTIONS[name], LandmarkAttention) else {}
-    layer, size = build(name, rope=False, **few), (9, 8)
+    layer, size, backward = build(name, rope=False, **few), (9, 8), issubclass(ATTENTIONS[name], KernelAttention)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=False)
     found, wanted = [], []
     for call, results in ((compiled, found), (layer, wanted)):
         x = tokens(size).requires_grad_()
-        out = call(x, size)
-        results += [out, *torch.autograd.grad((out * tokens(size, seed=3)).sum(), [x, *layer.parameters()])]
+        with torch.set_grad_enabled(backward):
+            results.append(call(x, size))
+        if backward:
+            weights = tokens(size, seed=3)
+            results += torch.autograd.grad((results[0] * weights).sum(), [x, *layer.parameters()])
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
@@ -98,19 +102,22 @@ def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@cache
+def one_block_a_stage(size: str, attention: str) -> nn.Module:
+    with torch.device("meta"):
+        return timm.create_model(size, attention=attention, depths=(1, 1, 1, 1))
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_every_width_can_be_created_with_it(name: str) -> None:
     """One block a stage of nano and of tiny, whose widths all larger sizes have; softmax's parameters and its own."""
-    with torch.device("meta"):
-        for size in NAMES[:2]:
-            model, softmax = (
-                timm.create_model(size, attention=attention, depths=(1, 1, 1, 1)) for attention in (name, "softmax")
-            )
-            assert model(torch.empty(2, 3, 40, 56)).shape == (2, 1000)
-            dims = [stage.blocks[0].attention.dim for stage in model.stages]
-            own = {"soft": -1, "soft++": -1, "hedgehog": 2}.get(name, 0)  # tied projections; two maps a head
-            more = sum(dim * 32 if own > 0 else dim * (dim + 1) for dim in dims)
-            assert parameters(model) == parameters(softmax) + own * more
+    for size in NAMES[:2]:
+        model, softmax = one_block_a_stage(size, name), one_block_a_stage(size, "softmax")
+        assert model(torch.empty(2, 3, 40, 56, device="meta")).shape == (2, 1000)
+        dims = [stage.blocks[0].attention.dim for stage in model.stages]
+        own = {"soft": -1, "soft++": -1, "hedgehog": 2}.get(name, 0)  # tied projections; two maps a head
+        more = sum(dim * 32 if own > 0 else dim * (dim + 1) for dim in dims)
+        assert parameters(model) == parameters(softmax) + own * more
 
 
 @pytest.mark.parametrize("size", NAMES)
