@@ -4,6 +4,10 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <memory>
 #include <new>
 #include <optional>
@@ -88,6 +92,21 @@ class Scratch {
   void* data_;
 };
 
+// Above this size malloc takes memory fresh from the system every time (glibc's largest DEFAULT_MMAP_THRESHOLD), and a
+// fault for each 4 KB of a result costs as much as computing it.
+constexpr size_t kFresh = size_t{1} << 25;
+
+void prefer_huge_pages(const Tensor& result) {
+#if defined(__linux__)
+  constexpr uintptr_t kPage = uintptr_t{1} << 21;
+  const size_t bytes = result.numel() * stored_bytes(type_of(result));
+  if (bytes < kFresh) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(result.data_ptr());
+  const uintptr_t first = (begin + kPage - 1) / kPage * kPage, last = (begin + bytes) / kPage * kPage;
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // A wish: failing is no error.
+#endif
+}
+
 using Angles = std::optional<Tensor>;
 
 Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, const Angles& cosines, const Angles& sines,
@@ -158,6 +177,7 @@ void kernel_forward(Tensor x, Tensor y, Angles cosines, Angles sines, Tensor out
   Views views;
   Task task = make_task(x, y, 0, cosines, sines, scale, views);
   task.kernel = views(out);
+  prefer_huge_pages(out);
   run(level, level.kernel_forward, task);
 }
 
@@ -169,6 +189,7 @@ void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Angles cosines
   task.kernel = views(out);
   task.kernel_grad = views(grad);
   task.long_out = views(task.long_is_row ? dx : dy);
+  prefer_huge_pages(task.long_is_row ? dx : dy);
   const Scratch sums(shares_bytes(task, task.width));
   task.short_sums = sums.get();
   run(level, level.kernel_backward, task);
@@ -184,6 +205,7 @@ void matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles si
   if (task.long_is_row) {
     task.short_values = views(values);
     task.long_value_out = views(out);
+    prefer_huge_pages(out);
     return run(level, level.matmul_forward, task);
   }
   task.long_values = views(values);
@@ -203,6 +225,7 @@ void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Angles cosi
   task.long_values = views(by_row ? grad : values);
   task.short_values = views(by_row ? values : grad);
   task.long_out = views(by_row ? dx : dy);
+  prefer_huge_pages(by_row ? dx : dy);
   if (!by_row) task.long_value_out = views(dvalues);
   const Scratch sums(shares_bytes(task, task.width)), value_sums(shares_bytes(task, by_row ? stride : 0));
   task.short_sums = sums.get();

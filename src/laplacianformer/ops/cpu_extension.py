@@ -15,9 +15,6 @@ _FOLDER = Path(__file__).parents[1]
 # Slowest first; the numbers of the C++ side. On other machines than x86-64, "baseline" is all there is.
 LEVELS = ("baseline", "avx2", "avx512")
 
-# The automatic choice goes no further: avx512 has not yet been run by the tests on any machine.
-AUTOMATIC = "avx2"
-
 # One setting for the whole process; None is the automatic choice.
 _forced: str | None = os.environ.get("LAPLACIANFORMER_CPU_LEVEL") or None
 
@@ -62,7 +59,7 @@ def level() -> int:
     """The instruction set in use: the automatic choice, or the forced one."""
     best = _best()
     if _forced is None:
-        return min(best, LEVELS.index(AUTOMATIC))
+        return best
     if _forced not in LEVELS:
         raise ValueError(f"LAPLACIANFORMER_CPU_LEVEL is {_forced!r}, expected one of {', '.join(LEVELS)}")
     if LEVELS.index(_forced) > best:

@@ -73,7 +73,7 @@ class Optimise:
     batch_size: Count  # of all processes together
     lr: Positive
     lr_batch: Count | None = None  # the batch size that lr is for: lr grows linearly with the batch; none: batch_size
-    optimiser: str = "adamw"  # timm's name
+    optimiser: str = "adamw"  # timm's name, or muon32: Muon in float32
     weight_decay: NotNegative = 0.05  # not on norms, biases and per-head parameters
     warmup_epochs: NotNegative = 0.0
     warmup_lr: NotNegative = 1e-6

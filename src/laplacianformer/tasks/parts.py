@@ -10,7 +10,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from timm.data import Mixup
-from timm.optim import create_optimizer_v2
+from timm.optim import create_optimizer_v2, param_groups_weight_decay
 from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
@@ -18,6 +18,7 @@ from torch import nn
 from laplacianformer.detection import mask_rcnn, parameter_groups, retinanet
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import DetectionOptimise, DetectionRecipe, Optimise, Recipe, Run
+from laplacianformer.tasks.muon import Muon
 from laplacianformer.tasks.sharding import shard
 
 PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
@@ -86,9 +87,16 @@ def create_detector(recipe: DetectionRecipe, num_classes: int, *, start: bool = 
 
 
 def create_optimiser(model: Any, optimise: Optimise) -> torch.optim.Optimizer:
-    """timm's, with no weight decay on norms, biases and per-head parameters. `model` may be groups of parameters."""
+    """timm's, or `muon32`, with no weight decay on norms, biases and per-head parameters. `model` may be groups of
+    parameters."""
     rate = optimise.lr * optimise.batch_size / (optimise.lr_batch or optimise.batch_size)
     try:
+        if optimise.optimiser == "muon32":
+            groups = model
+            if isinstance(model, nn.Module):
+                skipped = getattr(model, "no_weight_decay", tuple)()
+                groups = param_groups_weight_decay(model, optimise.weight_decay, skipped)
+            return Muon(groups, lr=rate, weight_decay=optimise.weight_decay)
         return create_optimizer_v2(model, optimise.optimiser, lr=rate, weight_decay=optimise.weight_decay)
     except (AssertionError, TypeError, ValueError) as error:
         raise InputError(f"can't create optimise.optimiser={optimise.optimiser}: {error}") from None
