@@ -14,6 +14,18 @@ import torch
 Call = Callable[[], Any]
 
 
+def keep_freed_memory() -> None:
+    """Make malloc keep what is freed, as it does in a process that has run for a while.
+
+    Otherwise results of some megabytes come fresh from the system on every call, which costs as much as a kernel does,
+    for everyone alike.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):  # glibc
+        library.mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
+        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+
+
 def interleaved(functions: dict[str, Call], seconds: float, rounds: int = 5, device: str = "cpu") -> dict[str, Any]:
     """Time functions in turn, so that what else the machine does meets all of them alike.
 

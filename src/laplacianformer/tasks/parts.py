@@ -1,6 +1,7 @@
 """What a recipe asks for: the engine, the model, the optimiser with its schedule, the mixing of labels."""
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import timm
@@ -94,8 +95,8 @@ def create_optimiser(model: Any, optimise: Optimise) -> torch.optim.Optimizer:
         if optimise.optimiser == "muon32":
             groups = model
             if isinstance(model, nn.Module):
-                skipped = getattr(model, "no_weight_decay", tuple)()
-                groups = param_groups_weight_decay(model, optimise.weight_decay, skipped)
+                skipped: Iterable[str] = getattr(model, "no_weight_decay", tuple)()
+                groups = param_groups_weight_decay(model, optimise.weight_decay, no_weight_decay_list=skipped)
             return Muon(groups, lr=rate, weight_decay=optimise.weight_decay)
         return create_optimizer_v2(model, optimise.optimiser, lr=rate, weight_decay=optimise.weight_decay)
     except (AssertionError, TypeError, ValueError) as error:
