@@ -119,7 +119,14 @@ def product_cases(
             title = f"matmul forward {block} x 64 x {width}"
             yield make(title, products._forward, options, "values out", "forward", UNROLL * block * 64)
             if in_parts:
-                yield make(f"{title}, in parts", products._forward, options, "values", "forward", UNROLL * block * 64)
+                yield make(
+                    title.replace("forward", "forward in parts"),
+                    products._forward,
+                    options,
+                    "values",
+                    "forward",
+                    UNROLL * block * 64,
+                )
     block = products.block_of_weights(sums)
     options = {"FACTOR": -0.25, "BLOCK": block, "BLOCK_V": 16} | products.threads(block, sums)
     title = f"matmul weights (backward) {block} x {block}"
