@@ -51,7 +51,7 @@ def disturbed(images: CocoImages, index: int) -> dict[str, torch.Tensor]:
         or [torch.zeros(SIDE, SIDE)]
     )[: len(twice)].bool()
     wrong = torch.rand(len(twice), generator=chance) < 0.2
-    labels = torch.where(wrong, found["labels"][twice] % 6 + 1, found["labels"][twice])
+    labels = torch.where(wrong, found["labels"][twice] % 5 + 1, found["labels"][twice])
     scores = torch.rand(len(twice), generator=chance)
     kept = scores > 0.1
     return {"boxes": boxes[kept], "labels": labels[kept], "scores": scores[kept], "masks": masks[kept]}

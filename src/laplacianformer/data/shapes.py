@@ -11,11 +11,11 @@ from PIL import Image, ImageDraw
 
 from laplacianformer.masks import encode
 
-CLASSES = ("circle", "rectangle", "triangle", "star", "ring", "cross")
+CLASSES = ("circle", "rectangle", "triangle", "star", "ring")
 EMPTY = 0.04  # share of pictures without objects
 LEAST, MOST = 2, 7  # objects in the others
-SIZES = (0.16, 0.55)  # side of an object over that of the picture, evenly on a logarithmic scale
-VISIBLE = 0.4  # no object is hidden more than to this share
+SIZES = (0.17, 0.55)  # side of an object over that of the picture, evenly on a logarithmic scale
+VISIBLE = 0.5  # no object is hidden more than to this share
 ATTEMPTS = 8  # places tried for an object
 FINE = 4  # pixels a side that a pixel is divided into, for smooth edges
 
@@ -59,7 +59,7 @@ def draw(chance: np.random.Generator, size: int) -> tuple[Array, list[tuple[int,
                 wholes.append(mask)
                 picture += covered[..., None] * (_paint(chance, picture, covered, size) - picture)
                 break
-    noise = chance.normal(0, chance.uniform(2, 10), picture.shape)
+    noise = chance.normal(0, chance.uniform(2, 8), picture.shape)
     return (picture + noise).clip(0, 255).astype(np.uint8), objects
 
 
@@ -97,10 +97,6 @@ def _outlines(name: str, aspect: float, angle: float) -> list[Array]:
         return [round_one @ turn, *([0.55 * round_one @ turn] if name == "ring" else [])]
     if name == "rectangle":
         corners = np.array([[-1, -aspect], [1, -aspect], [1, aspect], [-1, aspect]]) * 0.85
-    elif name == "cross":
-        arm = 0.33
-        corner = [[arm, arm], [arm, 1], [-arm, 1], [-arm, arm], [-1, arm], [-1, -arm]]
-        corners = np.array([*corner, *(-np.array(corner))])
     else:
         points = 3 if name == "triangle" else 10
         radius = np.where(np.arange(points) % 2 * (name == "star"), 0.42, 1.0)
@@ -114,7 +110,7 @@ def _paint(chance: np.random.Generator, picture: Array, covered: Array, size: in
     behind = picture[covered > 0].mean(0)
     while True:
         colour = chance.uniform(0, 255, 3)
-        if np.abs(colour - behind).max() > 70:
+        if np.abs(colour - behind).max() > 90:
             break
     slope, angle = chance.uniform(0, 60), chance.uniform(0, 2 * np.pi)
     places = np.linspace(-0.5, 0.5, size)
