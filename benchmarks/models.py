@@ -162,7 +162,7 @@ def show(rows: list[Row]) -> None:
         table.add_column(column)
     for row in rows:
         table.add_row(*(str(row[column]) for column in columns))
-    Console().print(table)
+    Console(width=max(Console().width, 160)).print(table)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ def _small_curve(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
     axis.plot(steps, values, color=BLUE, linewidth=1.2)
     if panel.log and min(values) > 0:
         axis.set_yscale("log")
-        axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        few_decades = max(values) < 100 * min(values)
+        axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5) if few_decades else (1,))
     else:
         axis.set_ylim(bottom=0)
     _style(axis, panel, 8)
