@@ -2,6 +2,7 @@
 
     python benchmarks/models.py attention     one layer against softmax attention, by number of tokens
     python benchmarks/models.py backbones     laplacianformer_tiny against others at 224, 448 and 896 pixels
+    python benchmarks/models.py training      whole steps of training at 224 pixels, batch 16, against pvt_v2_b1
     python benchmarks/models.py resolution    peak memory of laplacianformer_tiny at 400 x 667 and 800 x 1333
 
 With `--device cuda` on the GPU. Each writes a CSV and, where it says something, a plot to results/models/. Rivals
@@ -30,6 +31,7 @@ from laplacianformer.provenance import provenance
 RESULTS = Path(__file__).parent.parent / "results" / "models"
 TOKEN_SIDES = (28, 56, 112, 224)
 IMAGE_SIZES = (224, 448, 896)
+TRAINING_SIZE, TRAINING_BATCH = 224, 16
 
 Row = dict[str, Any]
 # Labels of the rows, what builds each call, and which of them the others are divided by.
@@ -90,6 +92,11 @@ def backbones() -> Iterator[Comparison]:
                 yield {"size": size, "batch": batch, "training": training}, builders, "floor"
 
 
+def training() -> Iterator[Comparison]:
+    builders = {name: partial(build_training, name) for name in ("laplacianformer_tiny", "pvt_v2_b1")}
+    yield {"size": TRAINING_SIZE, "batch": TRAINING_BATCH}, builders, "pvt_v2_b1"
+
+
 def resolution() -> Iterator[Comparison]:
     for training in (False, True):
         for size in ((400, 667), (800, 1333)):
@@ -101,6 +108,7 @@ def resolution() -> Iterator[Comparison]:
 PARTS: dict[str, Callable[[], Iterator[Comparison]]] = {
     "attention": attention,
     "backbones": backbones,
+    "training": training,
     "resolution": resolution,
 }
 
@@ -109,6 +117,21 @@ def build_model(name: str, size: tuple[int, int], batch: int, training: bool) ->
     model = BACKBONES[name](size[0]).train(training)
     images = torch.randn(batch, 3, *size)
     return run(lambda: model(images), training)
+
+
+def build_training(name: str) -> Call:
+    """Forward, loss, backward and a step of AdamW."""
+    model = BACKBONES[name](TRAINING_SIZE).train()
+    optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    images = torch.randn(TRAINING_BATCH, 3, TRAINING_SIZE, TRAINING_SIZE)
+    labels = torch.randint(1000, (TRAINING_BATCH,))
+
+    def step() -> None:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimiser.step()
+
+    return step
 
 
 def run(forward: Call, training: bool) -> Call:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer import ops
-from laplacianformer.attention.grid import GridAttention
+from laplacianformer.attention.grid import GridAttention, check_count, in_float32
 from laplacianformer.attention.landmarks import Size, known, pool
 from laplacianformer.attention.rope import cell_rotation
 from laplacianformer.attention.whitening import Kind, Whitening
 from laplacianformer.ops import check
-from laplacianformer.ops.precision import accumulation_dtype, without_autocast
+from laplacianformer.ops.precision import without_autocast
 
 KERNELS = ("laplacian", "gaussian")
 GRAMS = ("keys", "cross")
@@ -100,13 +100,7 @@ class LaplacianAttention(GridAttention):
         check.choice(name, LANDMARKS, landmarks=landmarks)
         if grid is not None and ratio is not None:
             raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
-        for key, value in (("grid", grid), ("ratio", ratio)):
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name}: {key} must be an integer or None, got {type(value).__name__}")
-            if value < 1:
-                raise ValueError(f"{name}: {key} must be at least 1, got {value}")
+        check_count(self, **{key: value for key, value in (("grid", grid), ("ratio", ratio)) if value is not None})
 
         self.scale, self.grid, self.ratio = float(scale), grid, ratio
         self.kernel_name, self.gram, self.solver = kernel, gram, solver
@@ -122,7 +116,7 @@ class LaplacianAttention(GridAttention):
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
-            q_bhnd, k_bhnd, v_bhnd = _in_float32(q_bhnd, k_bhnd, v_bhnd)
+            q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
             placed = self.place(q_bhnd, k_bhnd, size)
             values_bhmd = self.landmark_values(placed, v_bhnd, size)
             if not self.whitening.needs_kernel():
@@ -232,7 +226,7 @@ class LaplacianAttention(GridAttention):
         """
         projected = self.project(x, size)
         with without_autocast(x.device):
-            q, k, v = _in_float32(*projected)
+            q, k, v = in_float32(*projected)
             placed = self.place(q, k, size)
             c = self.kernel(placed.q, placed.km, x_rotation=placed.rotation)
             w = self.kernel(placed.qm, placed.km)
@@ -246,10 +240,6 @@ class LaplacianAttention(GridAttention):
     def extra_repr(self) -> str:
         size = f"grid={self.grid}" if self.grid else f"ratio={self.ratio}" if self.ratio else "exact"
         return f"{self.kernel_name}, scale={self.scale}, {size}, gram={self.gram}, {self.solver} x {self.iterations}"
-
-
-def _in_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(accumulation_dtype(tensor.dtype)) for tensor in tensors)
 
 
 def _identity_filter(dim: int) -> nn.Conv2d:
