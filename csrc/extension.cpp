@@ -196,8 +196,9 @@ void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Angles cosines
   add_shares(level, task, sums.get(), task.width, task.width, task.long_is_row ? dy : dx);
 }
 
-void matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, Tensor out, double scale,
-                    int64_t which) {
+// `start`: what the sums of each matrix begin with, a row of value_width (only with a row of `out` a long row); or null.
+void product(const Tensor& x, const Tensor& y, const Tensor& values, const Angles& cosines, const Angles& sines,
+             const Tensor& out, const void* start, double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
   Task task = make_task(x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
@@ -205,6 +206,7 @@ void matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles si
   if (task.long_is_row) {
     task.short_values = views(values);
     task.long_value_out = views(out);
+    task.start = start;
     prefer_huge_pages(out);
     return run(level, level.matmul_forward, task);
   }
@@ -213,6 +215,11 @@ void matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles si
   task.short_value_sums = sums.get();
   run(level, level.matmul_forward, task);
   add_shares(level, task, sums.get(), task.value_width, stride, out);
+}
+
+void matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, Tensor out, double scale,
+                    int64_t which) {
+  product(x, y, values, cosines, sines, out, nullptr, scale, which);
 }
 
 void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, Tensor dx, Tensor dy,
@@ -374,6 +381,8 @@ int64_t peak(int64_t rounds, bool fused, int64_t which) {
 }  // namespace
 }  // namespace laplacianformer
 
+#include "branch.h"
+
 STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
   m.def(
       "kernel_forward(Tensor x, Tensor y, Tensor? cosines, Tensor? sines, Tensor(a!) out, float scale, int level) -> ()");
@@ -393,6 +402,10 @@ STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
       "-> ()");
   m.def("variance_forward(Tensor x, Tensor(a!) mean, Tensor(b!) variance, int level) -> ()");
   m.def("variance_backward(Tensor x, Tensor mean, Tensor factor, Tensor(a!) out, int level) -> ()");
+  m.def(
+      "branch(Tensor q, Tensor k, Tensor v, Tensor? cosines, Tensor? sines, Tensor? cell_cosines, Tensor? cell_sines, "
+      "Tensor? factor, Tensor gain, Tensor(a!) out, int height, int width, int rows, int columns, float scale, "
+      "float eps, int iterations, int level) -> ()");
   m.def("best_level() -> int");
   m.def("peak(int rounds, bool fused, int level) -> int");
 }
@@ -407,6 +420,7 @@ STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {
   m.impl("variance_forward", TORCH_BOX(&laplacianformer::variance_forward));
   m.impl("variance_backward", TORCH_BOX(&laplacianformer::variance_backward));
   m.impl("rotate", TORCH_BOX(&laplacianformer::rotate));
+  m.impl("branch", TORCH_BOX(&laplacianformer::branch));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CompositeExplicitAutograd, m) {

@@ -151,6 +151,14 @@ struct Item {
     }
   }
 
+  void start_outputs(int64_t lanes) {
+    clear(buffers.outputs, lanes * values);
+    if (!task.start) return;
+    const R* start = static_cast<const R*>(task.start) + matrix * task.value_width;
+    for (int64_t l = 0; l < lanes; ++l)
+      for (int64_t k = 0; k < task.value_width; ++k) buffers.outputs[l * values + k] = start[k];
+  }
+
   void write_outputs(int64_t row, int64_t lanes) {
     for (int64_t l = 0; l < lanes; ++l)
       narrow_row(buffers.outputs + l * values, task.value_width, row_of<T>(task.long_value_out, matrix, row + l));
@@ -211,7 +219,7 @@ struct Item {
     if (!task.long_value_out.data) clear(short_value_sums, task.shorts * values);
     blocks([&](int64_t row, int64_t lanes) {
       if (task.long_value_out.data) {
-        clear(buffers.outputs, lanes * values);
+        start_outputs(lanes);
       } else {
         copy_long_values(row, lanes);
       }

@@ -31,6 +31,7 @@ struct Task {
   const void *cosines, *sines;         // (longs, width / 2) each: a rotation of the long features (rotate.h), or null.
   Rows long_values, short_values;      // For matmul; forward uses one of the two, backward both.
   Rows kernel, kernel_grad;            // The kernel matrix and its gradient.
+  const void* start;                   // (batch, value_width): what the rows of a product begin with, or null for 0.
   Rows long_out, long_value_out;       // Gradient of the long features; product or gradient with a row a long row.
   void *short_sums, *short_value_sums; // (batch, splits, shorts, width or padded value_width): each item's share.
 

@@ -9,6 +9,7 @@ kernel products and one m x m solve. All of it is computed in float32 (float64 f
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channels (h * d).
 """
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from laplacianformer.attention.grid import GridAttention, check_count, in_float3
 from laplacianformer.attention.landmarks import Size, known, pool
 from laplacianformer.attention.rope import cell_rotation
 from laplacianformer.attention.whitening import Kind, Whitening
-from laplacianformer.ops import check
+from laplacianformer.ops import branch, check
 from laplacianformer.ops.precision import without_autocast
 
 KERNELS = ("laplacian", "gaussian")
@@ -117,6 +118,8 @@ class LaplacianAttention(GridAttention):
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
+            if self.is_plain(size) and branch.can_run(q_bhnd, k_bhnd, v_bhnd, math.prod(self.cells(size))):
+                return self.mix_in_one_call(q_bhnd, k_bhnd, v_bhnd, size)
             placed = self.place(q_bhnd, k_bhnd, size)
             values_bhmd = self.landmark_values(placed, v_bhnd, size)
             if not self.whitening.needs_kernel():
@@ -127,6 +130,30 @@ class LaplacianAttention(GridAttention):
                 folded_bhmd = self.fold(values_bhmd, self.whitening.factor(c_bhnm, self.cells(size)))
                 out_bhnd = c_bhnm @ folded_bhmd
             return out_bhnd + values_bhmd.mean(-2, keepdim=True)
+
+    def is_plain(self, size: Size) -> bool:
+        """Whether `mix` is what `ops.branch` computes: evaluation of the default form, whatever its numbers."""
+        default = (self.kernel_name, self.gram, self.solver) == ("laplacian", "keys", "newton_schulz")
+        return default and self.landmark_filter is None and not self.whitening.needs_kernel() and self.solves(size)
+
+    def mix_in_one_call(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+        cells = self.cells(size)
+        factor = self.whitening.factor(None, cells)
+        gain = self.gain if isinstance(self.gain, Tensor) else torch.full((self.num_heads,), self.gain)
+        return branch.branch(
+            q_bhnd,
+            k_bhnd,
+            v_bhnd,
+            rotation=cell_rotation(q_bhnd, size, size) if self.rope else None,
+            cell_rotation=cell_rotation(q_bhnd, size, cells) if self.rope else None,
+            factor=None if factor is None else factor[..., 0].float(),
+            gain=gain.float(),
+            size=size,
+            cells=cells,
+            scale=self.scale,
+            eps=self.eps,
+            iterations=self.iterations,
+        )
 
     def cells(self, size: Size) -> Size:
         """The grid of landmarks for a grid of tokens."""

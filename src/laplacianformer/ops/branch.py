@@ -1,0 +1,62 @@
+"""The whole global branch in one call of the C++ backend, for evaluation: on small images, calls cost more than work.
+
+No gradient, float32, and the default form of the attention only. Everything else takes the ops one by one.
+"""
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from laplacianformer.ops import backend as backends
+from laplacianformer.ops.cpu_extension import dense, level, tables
+from laplacianformer.ops.newton_schulz.cpu import LARGEST
+
+Rotation = tuple[Tensor, Tensor]
+
+
+def can_run(q: Tensor, k: Tensor, v: Tensor, landmarks: int) -> bool:
+    """Not where someone looks on: compilers, FLOP counters and fake tensors know the ops one by one."""
+    return (
+        q.dtype == torch.float32
+        and q.shape[0] > 0
+        and landmarks <= LARGEST
+        and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        and not torch.compiler.is_compiling()
+        and not is_in_torch_dispatch_mode()
+        and backends.chosen("laplacian_matmul", backends.requested(None), (q, k)) == "cpu"
+    )
+
+
+def branch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    rotation: Rotation | None,
+    cell_rotation: Rotation | None,
+    factor: Tensor | None,
+    gain: Tensor,
+    size: tuple[int, int],
+    cells: tuple[int, int],
+    scale: float,
+    eps: float,
+    iterations: int,
+) -> Tensor:
+    """mean(L) + k(Q, Km) gain/m P D L, with L = (m/N) inv(k(Km, Km) + eps I) k(Km, K) V and Km the pooled keys.
+
+    Args:
+        q, k, v: (B, heads, H * W, d), turned by `rotation` and, once pooled, by `cell_rotation`: (cos, sin).
+        factor: (heads, m) of the whitening, or None.
+        gain: (heads,).
+        size, cells: the grids of tokens and landmarks.
+
+    Returns:
+        (B, heads, H * W, d), with the layout of (B, H * W, heads, d).
+    """
+    batch, heads, tokens, width = q.shape
+    out = q.new_empty(batch, tokens, heads, width).transpose(1, 2)
+    turned = (*tables(*(rotation or (None, None))), *tables(*(cell_rotation or (None, None))))
+    weights = (None if factor is None else factor.contiguous(), gain)
+    settings = (*size, *cells, scale, eps, iterations, level())
+    torch.ops.laplacianformer_cpu.branch(*dense(q, k, v), *turned, *weights, out, *settings)
+    return out
