@@ -17,11 +17,12 @@ def model(request):
 def test_any_size_runs_and_every_map_has_the_rounded_up_size(model, size):
     with torch.no_grad():
         final, maps = model.forward_intermediates(images(*size, batch=1))
+        assert torch.equal(final, model.forward_features(images(*size, batch=1)))
     assert final.isfinite().all()
     for map_, info in zip(maps, model.feature_info, strict=True):
         stride = info["reduction"]
         assert map_.shape[2:] == tuple(-(-length // stride) for length in size)
-    assert torch.equal(final, model.forward_features(images(*size, batch=1)))
+    torch.testing.assert_close(final, model.forward_features(images(*size, batch=1)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 47), (160, 40)])
