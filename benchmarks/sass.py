@@ -91,7 +91,7 @@ def cases(architecture: str, dtype: str, some: slice) -> Iterator[Case]:
             )
         if sums == getattr(torch, dtype):
             yield from sign_cases(make, block, some)
-    options = {"BLOCK": 64, "num_warps": kernels.warps_of_weights(sums)}
+    options = {"BLOCK": 64, "num_warps": kernels.WARPS_OF_WEIGHTS}
     yield make("kernel weights (backward) 64 x 64", kernels._multiply, options, "grad out")
     if not (architecture.startswith("gfx") and dtype == "float64"):
         yield from product_cases(make, list(blocks)[some], sums, sums != getattr(torch, dtype), some)
