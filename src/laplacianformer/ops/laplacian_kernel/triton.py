@@ -20,6 +20,7 @@ UNROLL = tl.constexpr(support.UNROLL)
 
 FORWARD = [{"THREADS_N": 16, "THREADS_M": 8, "num_warps": 4}, {"THREADS_N": 16, "THREADS_M": 16, "num_warps": 8}]
 SIGNS = [{"THREADS_N": 16, "THREADS_D": 8, "num_warps": 4}, {"THREADS_N": 16, "THREADS_D": 16, "num_warps": 8}]
+WARPS_OF_WEIGHTS = 8  # with 4, float16 runs out of registers on sm_120
 
 
 @support.on_its_device
@@ -39,8 +40,6 @@ def backward(grad: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float) -> t
         multiply(grad_bnm[batch, rows, columns], out_bnm[batch, rows, columns], *weights)
         add_sign_products(*weights, x_bnd[batch, rows], y_bmd[batch, columns], dx[batch, rows], dy[batch, columns])
     return dx.div_(-scale).to(x.dtype).reshape(x.shape), dy.div_(-scale).to(y.dtype).reshape(y.shape)
-
-WARPS_OF_WEIGHTS = 8  # with 4, float16 runs out of registers on sm_120
 
 
 def kernel_matrix(x: Tensor, y: Tensor, out: Tensor, scale: float) -> None:
