@@ -94,7 +94,7 @@ def create_optimiser(model: Any, optimise: Optimise) -> torch.optim.Optimizer:
         if optimise.optimiser == "muon32":
             groups = model
             if isinstance(model, nn.Module):
-                skipped = getattr(model, "no_weight_decay", tuple)()
+                skipped: Any = getattr(model, "no_weight_decay", tuple)()
                 groups = param_groups_weight_decay(model, optimise.weight_decay, skipped)
             return Muon(groups, lr=rate, weight_decay=optimise.weight_decay)
         return create_optimizer_v2(model, optimise.optimiser, lr=rate, weight_decay=optimise.weight_decay)
