@@ -25,6 +25,22 @@ def test_quick_form_with_weights_of_ones_own(tmp_path) -> None:
         assert min(picture.size) > 400
 
 
+def test_models_that_were_trained_with_each_kernel_and_lambda(tmp_path, monkeypatch) -> None:
+    """The trainings themselves are those of other experiments; here all leave the same weights."""
+    save_small(tmp_path / "small.safetensors")
+    trained = []
+    monkeypatch.setattr(attention_maps, "train", lambda settings, runs, weights: trained.extend(runs))
+    monkeypatch.setattr(attention_maps, "weights_of", lambda run, work: tmp_path / "small.safetensors")
+    cli.main(["reproduce", "attention-maps", "--cifar10", "digits", "--output", str(tmp_path)])
+    models = {row["model"] for row in read_rows(tmp_path / "attention-maps" / "ranks.csv")}
+    assert models == {run.labels["model"] for run in trained}
+    assert models >= {"SOFT++, gaussian", "Skyformer, laplacian", "LaplacianFormer, gaussian", "lambda = 0.5"}
+    assert len({run.key for run in trained}) == len(trained) - 1  # lambda = 4 is the default run
+    verdict = json.loads((tmp_path / "attention-maps" / "verdict.json").read_text())
+    assert verdict["verdict"] == "not confirmed at this scale"
+    assert "SOFT++ +0.00 ± 0.00" in verdict["measured"]
+
+
 def test_the_matrix_is_what_the_first_layer_does_to_values() -> None:
     model, image = small_model().double(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
     matrix = attention_maps.matrices(model, image)

@@ -9,7 +9,7 @@ import timm
 import torch
 from PIL import Image
 
-from laplacianformer import cli
+from laplacianformer import cli, recipes
 from laplacianformer.errors import InputError
 from laplacianformer.experiments import (
     frame,
@@ -23,6 +23,7 @@ from laplacianformer.experiments import (
     solver_convergence,
 )
 from laplacianformer.experiments.rows import read_rows
+from tests.helpers import save_small
 
 pytest.importorskip("matplotlib")
 
@@ -125,6 +126,29 @@ def test_queries_and_keys_are_those_that_the_layer_multiplies(name, arguments, m
     for (_, q, k), (given_q, given_k) in zip(seen, multiplied, strict=True):
         torch.testing.assert_close(q, given_q)
         torch.testing.assert_close(k, given_k)
+
+
+def test_trained_models_stand_beside_random_ones(tmp_path, monkeypatch) -> None:
+    save_small(tmp_path / "small.safetensors")
+    monkeypatch.setattr(qk_distances, "train", lambda *given, **options: None)
+    monkeypatch.setattr(qk_distances, "weights_of", lambda run, work: tmp_path / "small.safetensors")
+    monkeypatch.setattr(qk_distances, "PAIRS", 256)
+    cli.main(["reproduce", "qk-distances", "--cifar10", "digits", "--output", str(tmp_path)])
+    rows = read_rows(tmp_path / "qk-distances" / "tails.csv")
+    assert {(row["model"], row["weights"]) for row in rows} == {
+        (model, weights) for model in qk_distances.MODELS for weights in ("random", "trained")
+    }
+    verdict = json.loads((tmp_path / "qk-distances" / "verdict.json").read_text())
+    assert verdict["verdict"] in ("agrees", "agrees in part", "disagrees")
+    assert "trained weights: l1" in verdict["measured"]
+
+
+@pytest.mark.parametrize("name", qk_distances.MODELS)
+def test_the_small_transformers_are_models_of_a_recipe(name) -> None:
+    recipe = recipes.load("ablation", qk_distances.MODELS[name])
+    model = timm.create_model(recipe.model.name, num_classes=10, **recipe.model.args)
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    assert sum(parameter.numel() for parameter in model.parameters()) < 2.5e6
 
 
 def test_a_model_without_attention_is_refused() -> None:

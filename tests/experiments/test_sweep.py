@@ -78,7 +78,7 @@ def test_no_more_processes_than_asked_for(tmp_path, monkeypatch) -> None:
     def counted_close(process):
         nonlocal running
         running -= 1
-        close(process)
+        return close(process)
 
     monkeypatch.setattr(sweeps, "_start", counted_start)
     monkeypatch.setattr(sweeps._Process, "close", counted_close)
@@ -93,10 +93,11 @@ def test_the_same_training_has_the_same_key_wherever_its_data_lie() -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_training_that_fails_is_named_with_its_last_words_and_the_others_keep_their_rows(tmp_path) -> None:
+def test_a_training_that_fails_is_named_with_its_last_words_after_all_others_have_their_rows(tmp_path) -> None:
+    runs = [run_of(0), run_of(1, "bad=word"), run_of(2)]
     with pytest.raises(InputError, match=r"ended with code 1: bad=word is not known \(all of it: .*log.txt\)"):
-        sweep([run_of(0), run_of(1, "bad=word")], tmp_path / "results", tmp_path / "work", processes=1)
-    assert [row["seed"] for row in read_rows(tmp_path / "results" / "runs.csv")] == ["0"]
+        sweep(runs, tmp_path / "results", tmp_path / "work", processes=1)
+    assert [row["seed"] for row in read_rows(tmp_path / "results" / "runs.csv")] == ["0", "2"]
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -119,7 +120,7 @@ def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     started = tmp_path / "work" / run.key / "started"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200  # a busy machine takes long to import torch
     while not started.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     parent.send_signal(signal.SIGINT)  # as Ctrl-C does

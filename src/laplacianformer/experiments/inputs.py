@@ -56,33 +56,12 @@ def queries_and_keys(model: nn.Module) -> Iterator[list[tuple[str, Tensor, Tenso
     `kv`, as in PVT. Positions that are applied after the projection are not in it.
     """
     seen: list[tuple[str, Tensor, Tensor]] = []
-    handles = []
-
-    def split(layer: Any, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
-        heads = projected.unflatten(-1, (parts, layer.num_heads, -1))
-        return heads.movedim(-3, 0).transpose(-2, -3).unbind(0)
-
-    def watch(name: str, layer: Any) -> None:
-        if hasattr(layer, "qkv"):
-            parts = layer.qkv.out_features // layer.qkv.in_features
-
-            def joint(_: Any, __: Any, out: Tensor) -> None:
-                found = split(layer, out, parts)
-                seen.append((name, found[0], found[0] if parts == 2 else found[1]))
-
-            handles.append(layer.qkv.register_forward_hook(joint))
-        else:
-            queries: list[Tensor] = []
-            handles.append(layer.q.register_forward_hook(lambda _, __, out: queries.append(split(layer, out, 1)[0])))
-            handles.append(
-                layer.kv.register_forward_hook(
-                    lambda _, __, out: seen.append((name, queries.pop(), split(layer, out, 2)[0]))
-                )
-            )
-
+    handles: list[Any] = []
     for name, layer in model.named_modules():
-        if hasattr(layer, "num_heads") and (hasattr(layer, "qkv") or (hasattr(layer, "q") and hasattr(layer, "kv"))):
-            watch(name, layer)
+        if hasattr(layer, "num_heads") and hasattr(layer, "qkv"):
+            handles += _watch_joint(name, layer, seen)
+        elif hasattr(layer, "num_heads") and hasattr(layer, "q") and hasattr(layer, "kv"):
+            handles += _watch_separate(name, layer, seen)
     if not handles:
         raise InputError(f"{type(model).__name__} has no attention layers with qkv, or q and kv, that could be read")
     try:
@@ -90,3 +69,30 @@ def queries_and_keys(model: nn.Module) -> Iterator[list[tuple[str, Tensor, Tenso
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _watch_joint(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
+    parts = layer.qkv.out_features // layer.qkv.in_features  # 2: queries are the keys
+
+    def see(_: Any, __: Any, out: Tensor) -> None:
+        found = _heads(layer, out, parts)
+        seen.append((name, found[0], found[parts - 2]))
+
+    return [layer.qkv.register_forward_hook(see)]
+
+
+def _watch_separate(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
+    queries: list[Tensor] = []
+
+    def see_queries(_: Any, __: Any, out: Tensor) -> None:
+        queries.append(_heads(layer, out, 1)[0])
+
+    def see_keys(_: Any, __: Any, out: Tensor) -> None:
+        seen.append((name, queries.pop(), _heads(layer, out, 2)[0]))
+
+    return [layer.q.register_forward_hook(see_queries), layer.kv.register_forward_hook(see_keys)]
+
+
+def _heads(layer: Any, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+    """(B, N, parts * heads * d) -> parts of (B, heads, N, d)."""
+    return projected.unflatten(-1, (parts, layer.num_heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind(0)

@@ -14,6 +14,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from laplacianformer import recipes
 from laplacianformer.errors import InputError
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
@@ -77,20 +78,13 @@ def models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
     if not settings.quick:
         train(settings, runs, weights=True)
     images = pictures(settings, 4 if settings.quick else 64, CIFAR10)
-    for run in runs:
+    for run, (name, overrides) in zip(runs, MODELS.items(), strict=True):
         torch.manual_seed(0)
-        arguments = dict(override.split("=", 1) for override in run.overrides if override.startswith("model."))
-        yield run.labels["model"], "random", create(arguments), images
+        recipe = recipes.load("ablation", overrides)
+        assert isinstance(recipe, recipes.Recipe)
+        yield name, "random", timm.create_model(recipe.model.name, **recipe.model.args).eval(), images
         if not settings.quick:
-            yield run.labels["model"], "trained", load_weights(weights_of(run, settings.work)).model, images
-
-
-def create(arguments: dict[str, str]) -> nn.Module:
-    """A model as the recipe has it, with random weights."""
-    import yaml
-
-    created: nn.Module = timm.create_model(arguments["model.name"], **yaml.safe_load(arguments["model.args"]))
-    return created.eval()
+            yield name, "trained", load_weights(weights_of(run, settings.work)).model, images
 
 
 @torch.no_grad()

@@ -91,8 +91,8 @@ def weights_of(run: Run, work: Path) -> Path:
 
 
 def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple[Run, float]]:
-    """Each run as it ends, with its seconds."""
-    waiting, running = list(runs), list[_Process]()
+    """Each run as it ends, with its seconds. One that fails is named when the others have ended."""
+    waiting, running, failures = list(runs), list[_Process](), list[InputError]()
     try:
         while waiting or running:
             for run in list(waiting):
@@ -102,9 +102,13 @@ def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple
             for process in list(running):
                 if process.child.poll() is not None:
                     running.remove(process)
-                    process.close()
-                    yield process.run, process.seconds()
+                    if failure := process.close():
+                        failures.append(failure)
+                    else:
+                        yield process.run, process.seconds()
             time.sleep(PAUSE)
+        if failures:
+            raise failures[0]
     finally:
         for process in running:
             process.child.terminate()
@@ -124,12 +128,14 @@ class _Process:
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def close(self) -> None:
+    def close(self) -> InputError | None:
+        """What went wrong, if anything did."""
         os.close(self.lock)
-        if self.child.returncode:
-            log = self.folder / "log.txt"
-            last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
-            raise InputError(f"a training ended with code {self.child.returncode}: {last[0]} (all of it: {log})")
+        if not self.child.returncode:
+            return None
+        log = self.folder / "log.txt"
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+        return InputError(f"a training ended with code {self.child.returncode}: {last[0]} (all of it: {log})")
 
 
 def _start(run: Run, folder: Path) -> _Process | None:
