@@ -12,6 +12,7 @@ from PIL import Image
 from laplacianformer import cli, recipes
 from laplacianformer.errors import InputError
 from laplacianformer.experiments import (
+    accuracy_flops,
     frame,
     gradients,
     injectivity,
@@ -203,3 +204,21 @@ def test_the_stored_matrix_is_softmax_attention() -> None:
     fused.load_state_dict(stored.state_dict())
     x = torch.randn(1, 16, 64)
     torch.testing.assert_close(stored(x, (4, 4)), fused(x, (4, 4)))
+
+
+# ---- accuracy and cost ----
+
+
+@pytest.mark.parametrize(("points", "verdict"), [(None, "agrees in part"), (-0.2, "agrees"), (-2.0, "agrees in part")])
+def test_measured_accuracies_count_where_there_are_any(points, verdict) -> None:
+    rows = []
+    for group, model, parameters, flops, accuracy in accuracy_flops.REPORTED:
+        row = {"group": group, "model": model, "reported_parameters_m": parameters, "reported_gflops": flops}
+        if model.startswith(accuracy_flops.OURS):
+            row |= {"parameters_m": parameters, "gmacs": flops} | (
+                {} if points is None else {"top1": accuracy + points}
+            )
+        rows.append(row | {"reported_top1": accuracy})
+    outcome = accuracy_flops.judge(rows)
+    assert outcome.verdict == verdict
+    assert ("LaplacianFormer-Tiny -0.2" in outcome.measured) == (points == -0.2)

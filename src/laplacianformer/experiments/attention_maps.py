@@ -9,7 +9,7 @@ of the entropy of the singular values; means over heads, differences paired by i
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ CLAIM = (
     "Attention maps of the first block with a Laplacian kernel are more structured and have better conditioned rank "
     "profiles than with a Gaussian one; small lambda makes them sparse, large lambda smooth."
 )
+Kernel = Literal["laplacian", "gaussian"]
+KERNELS: tuple[Kernel, ...] = ("laplacian", "gaussian")
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0)
 Models = dict[str, nn.Module]
 
@@ -61,7 +63,7 @@ def models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
     """By kernel and by lambda; what they take of an image, and what they are."""
     if settings.cifar10 is None or settings.quick:
         model, taken, what = trained_nano(settings)
-        kernels = {f"LaplacianFormer, {kernel}": exchanged(model, kernel, 4.0) for kernel in ("laplacian", "gaussian")}
+        kernels = {f"LaplacianFormer, {kernel}": exchanged(model, kernel, 4.0) for kernel in KERNELS}
         scales = {f"lambda = {scale:g}": exchanged(model, "laplacian", scale) for scale in SCALES}
         return kernels, scales, taken, f"{what}, kernel and lambda exchanged afterwards"
     lambdas: Variants = {f"lambda = {name}": put for name, put in find("lambda").SCALES.items()}  # type: ignore[attr-defined]
@@ -72,7 +74,7 @@ def models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
     return kernels, scales, found["lambda = 4"].input, "each trained with its kernel and lambda"
 
 
-def exchanged(model: nn.Module, kernel: str, scale: float) -> nn.Module:
+def exchanged(model: nn.Module, kernel: Kernel, scale: float) -> nn.Module:
     """The same weights with another kernel; its features are whitened anew."""
     twin = copy.deepcopy(model)
     for layer in twin.modules():

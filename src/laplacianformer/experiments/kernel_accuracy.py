@@ -85,28 +85,27 @@ def forward_and_backward(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, Tens
 
 
 def judge(rows: Sequence[Row]) -> Outcome:
-    by_case = {(row["op"], row["size"], row["dtype"], row["direction"], row["backend"]): row["error"] for row in rows}
-    ratios = {
-        case: error / by_case[(*case[:4], "reference")]
-        for case, error in by_case.items()
-        if case[4] != "reference" and by_case[(*case[:4], "reference")] > 0
-    }
-    worst = {
-        dtype: max(row["error"] for row in rows if row["dtype"] == dtype and row["backend"] != "reference")
-        for dtype in dict.fromkeys(row["dtype"] for row in rows)
-        if any(row["dtype"] == dtype and row["backend"] != "reference" for row in rows)
-    }
-    if not ratios:
+    fast = [row for row in rows if row["backend"] != "reference"]
+    if not fast:
         return Outcome("no backend but plain PyTorch can run here.", "not confirmed at this scale")
-    largest = max(ratios, key=lambda case: ratios[case])
-    listed = ", ".join(f"{error:.1e} ({dtype})" for dtype, error in worst.items())
-    measured = (
-        f"largest relative error of a fast backend: {listed}. Against plain PyTorch in the same dtype, "
-        f"its error is at most {ratios[largest]:.2f} times as large "
-        f"({largest[4]}, {largest[0]}, {largest[3]}, {largest[2]}, size {largest[1]})."
+    cases = ("op", "size", "dtype", "direction")
+    plain = {tuple(row[key] for key in cases): row["error"] for row in rows if row["backend"] == "reference"}
+
+    def ratio(row: Row) -> float:
+        return row["error"] / max(plain[tuple(row[key] for key in cases)], 1e-300)
+
+    largest = max(fast, key=ratio)
+    listed = ", ".join(
+        f"{max(row['error'] for row in fast if row['dtype'] == dtype):.1e} ({dtype})"
+        for dtype in dict.fromkeys(row["dtype"] for row in fast)
     )
-    ratio = ratios[largest]  # 10 is a digit
-    return Outcome(measured, "agrees" if ratio <= 2 else "agrees in part" if ratio < 10 else "disagrees")
+    measured = (
+        f"largest relative error of a fast backend: {listed}. Against plain PyTorch in the same dtype, its error is at "
+        f"most {ratio(largest):.2f} times as large ({largest['backend']}, {largest['op']}, {largest['direction']}, "
+        f"{largest['dtype']}, size {largest['size']})."
+    )
+    worst = ratio(largest)  # 10 is a digit
+    return Outcome(measured, "agrees" if worst <= 2 else "agrees in part" if worst < 10 else "disagrees")
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
