@@ -168,6 +168,20 @@ def test_tails_of_known_distributions() -> None:
     assert qk_distances.tails(normal.exp())["outliers"] > 0.02
 
 
+@pytest.mark.parametrize(
+    ("l1", "squared", "verdict"),
+    [(0.5, 3.0, "agrees"), (0.1, 0.3, "agrees in part"), (3.0, 0.5, "disagrees")],
+)
+def test_a_tail_must_be_heavy_and_heavier(l1, squared, verdict) -> None:
+    rows = [
+        {"distance": distance, "weights": "trained", "excess_kurtosis": size, "outliers": size, "variation": size}
+        for distance, size in (("l1", l1), ("l2 squared", squared), ("l2", 0.1))
+    ]
+    assert qk_distances.judge(rows).verdict == verdict
+    random = [row | {"weights": "random"} for row in rows]
+    assert qk_distances.judge(random).verdict == "not confirmed at this scale"
+
+
 # ---- kernels ----
 
 
