@@ -202,19 +202,31 @@ def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         "paper. Trainings that were done already are not done again; a killed command goes on where it was.",
         epilog="""examples:
   laplacianformer reproduce --list
-  laplacianformer reproduce attention --quick
-  laplacianformer reproduce attention --cifar10 cifar10/""",
+  laplacianformer reproduce lambda --quick
+  laplacianformer reproduce lambda --cifar10 cifar10/
+  laplacianformer reproduce lambda --imagenet imagenet/
+  laplacianformer reproduce detection --coco coco/
+  laplacianformer reproduce --page""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     reproduce.add_argument("name", nargs="?", metavar="NAME", help="of the experiment")
     reproduce.add_argument("--list", action="store_true", help="name all experiments")
-    reproduce.add_argument("--quick", action="store_true", help="a minute at most, to see that it runs")
+    reproduce.add_argument("--page", action="store_true", help="write docs/reproduction.md from the results")
+    scale = reproduce.add_mutually_exclusive_group()
+    scale.add_argument("--quick", action="store_true", help="a minute at most, to see that it runs")
+    scale.add_argument("--full", action="store_true", help="sized for a machine with two cores (the default)")
+    scale.add_argument("--imagenet", metavar="DIR", help="the paper's own scale: ImageNet, for those that train")
+    scale.add_argument("--coco", metavar="DIR", help="the paper's own scale: COCO 2017, for detection")
     reproduce.add_argument("--cifar10", metavar="[READER:]DIR", help="CIFAR-10, for experiments that train")
+    reproduce.add_argument("--weights", type=Path, metavar="FILE", help="trained weights to look into")
     reproduce.add_argument(
         "--processes", type=_positive, metavar="N", help="trainings at a time (default: one for each core)"
     )
     reproduce.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder of results (default: results, with --quick runs/quick)"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of results (default: results; runs/quick, runs/imagenet or runs/coco with these options)",
     )
     reproduce.set_defaults(run=_reproduce)
 
@@ -298,10 +310,12 @@ def _eval(arguments: argparse.Namespace) -> int:
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
-    from laplacianformer.experiments import frame
+    from laplacianformer.experiments import frame, page
 
     if arguments.list:
         frame.show_list()
+    elif arguments.page:
+        page.write(arguments.output or Path("results"))
     elif arguments.name is None:
         raise InputError("name an experiment; --list names all")
     else:
@@ -310,6 +324,9 @@ def _reproduce(arguments: argparse.Namespace) -> None:
             output=arguments.output,
             quick=arguments.quick,
             cifar10=arguments.cifar10,
+            imagenet=arguments.imagenet,
+            coco=arguments.coco,
+            weights=arguments.weights,
             processes=arguments.processes,
         )
 

@@ -18,7 +18,7 @@ from laplacianformer import LaplacianAttention, SoftmaxAttention
         ({"ratio": 4}, r"grid or ratio, not both: got grid=7, ratio=4 \(pass grid=None\)"),
         ({"grid": 0}, r"grid must be at least 1, got 0"),
         ({"grid": None, "ratio": -1}, r"ratio must be at least 1, got -1"),
-        ({"kernel": "cosine"}, r"kernel must be one of 'laplacian', 'gaussian', got 'cosine'"),
+        ({"kernel": "linear"}, r"kernel must be one of 'laplacian', 'gaussian', .*'polynomial', got 'linear'"),
         ({"gram": "queries"}, r"gram must be one of 'keys', 'cross', got 'queries'"),
         ({"solver": "svd"}, r"solver must be one of 'newton_schulz', .*, got 'svd'"),
         ({"landmarks": "kmeans"}, r"landmarks must be one of 'pool', 'conv', got 'kmeans'"),

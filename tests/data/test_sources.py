@@ -38,6 +38,17 @@ def test_a_folder_gives_every_image_with_the_class_of_its_folder(tmp_path: Path)
     assert Path(opened.name(0)) == tmp_path / "train" / "class0" / "0.png"
 
 
+@pytest.mark.parametrize("count", [3, 7, 12, 100])
+def test_so_many_images_are_spread_over_all_classes(tmp_path: Path, count: int) -> None:
+    source = Source("folder", str(image_folder(tmp_path)), "train", samples=count)
+    opened, every = open_images(source), open_images(Source("folder", source.root, "train"))
+    names = [opened.name(index) for index in range(len(opened))]
+    assert len(set(names)) == len(names) == min(count, len(every))
+    labels = [opened.read(index)[1] for index in range(len(opened))]
+    assert max(labels.count(label) for label in range(3)) - min(labels.count(label) for label in range(3)) <= 1
+    assert Path(names[-1]).parent.name == f"class{labels[-1]}"
+
+
 def test_a_folder_is_listed_by_one_process_for_all(tmp_path: Path) -> None:
     listed = []
 

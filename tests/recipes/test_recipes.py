@@ -21,10 +21,10 @@ DETECTION = [*COCO, *SMALL_DETECTION]
 
 
 def test_every_promised_recipe_is_there() -> None:
-    assert set(recipes.names()) == {"digits", "cifar10", "fashion-mnist", *IMAGENET, *DETECTION}
+    assert set(recipes.names()) == {"digits", "cifar10", "ablation", "fashion-mnist", *IMAGENET, *DETECTION}
 
 
-@pytest.mark.parametrize("name", ["digits", "cifar10", "fashion-mnist", *IMAGENET, *DETECTION])
+@pytest.mark.parametrize("name", ["digits", "cifar10", "ablation", "fashion-mnist", *IMAGENET, *DETECTION])
 def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
     recipe = recipes.load(name)
     assert timm.is_model(recipe.model.name if isinstance(recipe, recipes.Recipe) else recipe.detector.backbone)

@@ -10,6 +10,7 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channel
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,7 +24,13 @@ from laplacianformer.attention.whitening import Kind, Whitening
 from laplacianformer.ops import branch, check
 from laplacianformer.ops.precision import without_autocast
 
-KERNELS = ("laplacian", "gaussian")
+OTHER_KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "gaussian": ops.gaussian_kernel,
+    "matern": ops.matern_kernel,
+    "cosine": ops.cosine_kernel,
+    "polynomial": ops.polynomial_kernel,
+}
+KERNELS = ("laplacian", *OTHER_KERNELS)
 GRAMS = ("keys", "cross")
 SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
 LANDMARKS = ("pool", "conv")
@@ -55,12 +62,12 @@ class LaplacianAttention(GridAttention):
     Args:
         dim: channels.
         num_heads: heads; 32 channels each in every named model.
-        scale: lambda of the Laplacian kernel, or sigma of the Gaussian.
+        scale: lambda of the Laplacian kernel, or the scale of another.
         grid: landmarks are the keys averaged over grid x grid cells, never finer than the tokens:
             linear cost at every size.
         ratio: one landmark for ratio x ratio tokens instead (with grid=None): the paper's form, whose cost grows
             quadratically with the tokens. With neither, every token is a landmark: the exact form.
-        kernel: "laplacian" or "gaussian".
+        kernel: "laplacian"; to compare with, "gaussian", "matern", "cosine" or "polynomial".
         gram: W among the landmark keys ("keys"), or between landmark queries and keys ("cross", for comparison).
         solver: "newton_schulz", "conjugate_gradient" or "cholesky" (exact; a ridge solve with gram="cross").
         iterations: of the solver.
@@ -80,7 +87,7 @@ class LaplacianAttention(GridAttention):
         scale: float = 4.0,
         grid: int | None = 7,
         ratio: int | None = None,
-        kernel: Literal["laplacian", "gaussian"] = "laplacian",
+        kernel: Literal["laplacian", "gaussian", "matern", "cosine", "polynomial"] = "laplacian",
         gram: Literal["keys", "cross"] = "keys",
         solver: Literal["newton_schulz", "conjugate_gradient", "cholesky"] = "newton_schulz",
         iterations: int = 6,
@@ -238,12 +245,12 @@ class LaplacianAttention(GridAttention):
     def kernel(self, x: Tensor, y: Tensor, **rotations: Any) -> Tensor:
         if self.kernel_name == "laplacian":
             return ops.laplacian_kernel(x, y, self.scale, **rotations)
-        return ops.gaussian_kernel(x, y, self.scale)  # `place` has rotated them
+        return OTHER_KERNELS[self.kernel_name](x, y, self.scale)  # `place` has rotated them
 
     def kernel_matmul(self, x: Tensor, y: Tensor, values: Tensor, **rotations: Any) -> Tensor:
         if self.kernel_name == "laplacian":
             return ops.laplacian_matmul(x, y, values, self.scale, **rotations)
-        return ops.gaussian_kernel(x, y, self.scale) @ values
+        return self.kernel(x, y) @ values
 
     @torch.no_grad()
     def factors(self, x: Tensor, size: Size, *, dense: bool = False) -> Factors:

@@ -67,6 +67,25 @@ class ItemImages:
         return str(files[index][0]) if files else f"{self.title}[{index}]"
 
 
+class Spread:
+    """So many of the images, spread evenly over all of them: as many of each class where classes come one by one."""
+
+    def __init__(self, images: Images, count: int) -> None:
+        self.images, self.count, self.classes = images, min(count, len(images)), images.classes
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        return self.images.read(self._place(index))
+
+    def name(self, index: int) -> str:
+        return self.images.name(self._place(index))
+
+    def _place(self, index: int) -> int:
+        return index * len(self.images) // self.count
+
+
 def _read(path: str) -> Image.Image:
     return images.read(Path(path))
 

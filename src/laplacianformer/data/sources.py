@@ -11,7 +11,7 @@ from typing import Any
 import timm.data
 
 from laplacianformer.data import indexed
-from laplacianformer.data.indexed import Images, ItemImages, ReaderImages
+from laplacianformer.data.indexed import Images, ItemImages, ReaderImages, Spread
 from laplacianformer.data.shards import Shards, Stream, TimmStream
 from laplacianformer.errors import InputError
 
@@ -30,7 +30,7 @@ class Source:
     root: str | None
     split: str
     num_classes: int | None = None  # where the reader has only numbers
-    samples: int | None = None  # where the reader doesn't know
+    samples: int | None = None  # of a stream, where the reader doesn't know; of others at most
     inside: tuple[str, ...] = ()  # classes whose folders may be in root itself (or in a tar), not in that of a split
 
     @property
@@ -55,6 +55,11 @@ def open_images(source: Source, once: Once = in_this_process) -> Images | Stream
 
     `once` calls a function in one process and gives the result to all, so that a folder is listed once.
     """
+    images = _open(source, once)
+    return images if source.samples is None or isinstance(images, Stream) else Spread(images, source.samples)
+
+
+def _open(source: Source, once: Once) -> Images | Stream:
     reader, root = source.reader, source.root
     if reader == "digits":
         return indexed.digits(training=source.training)

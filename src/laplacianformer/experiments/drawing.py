@@ -1,6 +1,10 @@
 """How the plots look: at half a page, for all readers, in print too."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from laplacianformer.experiments.rows import Row
+from laplacianformer.experiments.statistics import summary
 
 # Okabe and Ito's colours, with a marker and a dash each, so that none is told by colour alone.
 STYLES: list[dict[str, Any]] = [
@@ -19,3 +23,28 @@ def tidy(axis: Any, *, x: str, y: str) -> None:
     axis.grid(color="#DDDDDD", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def log_ticks(axis: Any, values: Iterable[int]) -> None:
+    """Both axes logarithmic, with a tick at each of these values of x."""
+    axis.set(xscale="log", yscale="log")
+    places = sorted(set(values))
+    axis.set_xticks(places, [str(place) for place in places])
+    axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+
+
+def banded(axis: Any, points: Sequence[Row], column: str, names: Mapping[str, str]) -> None:
+    """Held-out accuracy by epoch: the mean of the seeds, and a band of their standard deviation.
+
+    `names`: values of the column, and what to call them.
+    """
+    for style, (value, label) in zip(STYLES, names.items(), strict=False):
+        by_epoch: dict[float, list[float]] = {}
+        for point in points:
+            if point[column] == value:
+                by_epoch.setdefault(float(point["epoch"]), []).append(100 * float(point["validation_accuracy"]))
+        found = {epoch: summary(values) for epoch, values in sorted(by_epoch.items())}
+        axis.plot(list(found), [each.mean for each in found.values()], **style, markersize=4, label=label)
+        low, high = ([each.mean + sign * each.deviation for each in found.values()] for sign in (-1, 1))
+        axis.fill_between(list(found), low, high, color=style["color"], alpha=0.2, linewidth=0)
+    axis.xaxis.get_major_locator().set_params(integer=True)

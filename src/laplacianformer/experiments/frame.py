@@ -3,7 +3,7 @@
 import importlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,10 +18,22 @@ Verdict = Literal["agrees", "agrees in part", "disagrees", "not confirmed at thi
 
 # Its module is of the same name.
 EXPERIMENTS = {
-    "solver-convergence": "Newton-Schulz against conjugate gradients, by condition number",
-    "gradients": "the gradient of either kernel as two points meet",
-    "accuracy-flops": "parameters and multiply-adds of all sizes, beside the reported accuracies",
+    "qk-distances": "Figure 1: how far queries and keys lie apart in DeiT, PVT and Swin, and how heavy the tails are",
     "attention": "beyond the paper: the same model with Laplacian, Gaussian and softmax attention",
+    "kernel-convergence": "Figure 2a: SOFT++, Skyformer and LaplacianFormer with either kernel as training goes on",
+    "attention-maps": "Figure 2b: maps of the first block and their singular values, by kernel and by lambda",
+    "accuracy-flops": "Figure 3a and Table 1: parameters and multiply-adds, beside the reported accuracies",
+    "memory": "Figure 3b: peak memory and time of an attention layer by number of tokens",
+    "kernel-time": "the time of the kernels by size, against PyTorch",
+    "kernel-accuracy": "appendix: the error of the kernels against float64",
+    "solver-convergence": "Newton-Schulz against conjugate gradients, by condition number",
+    "detection": "Table 2: the detection recipes, beside the reported precision",
+    "solver-accuracy": "Table 3: the model trained with Newton-Schulz, conjugate gradients and a ridge",
+    "lambda": "Table 3: the model trained with each scale of the kernel",
+    "whitening": "beyond the paper: no whitening, diagonal and full",
+    "kernels": "the paper's future work: cosine, polynomial and Matern kernels",
+    "injectivity": "appendix: whether different queries get different weights",
+    "gradients": "appendix: the gradient of either kernel as two points meet",
 }
 
 
@@ -30,18 +42,14 @@ class Settings:
     """What the user asked for."""
 
     results: Path  # folder of this experiment
-    work: Path  # folder of its trainings
+    trainings: Path  # folder of the table of trainings, which all experiments share
+    work: Path  # folder of the trainings themselves
     quick: bool
     cifar10: str | None = None
+    imagenet: str | None = None
+    coco: str | None = None
+    weights: Path | None = None
     processes: int | None = None
-
-    def images(self) -> tuple[str, str | None]:
-        """The recipe and data of trainings: digits, which come with a package, or CIFAR-10."""
-        if self.quick:
-            return "digits", None
-        if self.cifar10 is None:
-            raise InputError("this experiment trains on CIFAR-10: give --cifar10 DIR (DIR/train/CLASS, DIR/val/CLASS)")
-        return "cifar10", self.cifar10
 
 
 @dataclass(frozen=True)
@@ -68,22 +76,24 @@ def find(name: str) -> Experiment:
     return module
 
 
-def reproduce(name: str, *, output: Path | None, quick: bool, cifar10: str | None, processes: int | None) -> None:
-    """Run one, write its verdict beside its numbers, and print it."""
+def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> None:
+    """Run one, write its verdict beside its numbers, and print it. `given`: the rest of `Settings`."""
     experiment = find(name)
-    results = (output or Path("runs/quick" if quick else "results")) / name
-    work = Path("runs/reproduce") / ("quick" if quick else "full") / name
-    settings = Settings(results, work, quick, cifar10, processes)
+    scale = "quick" if quick else "imagenet" if given["imagenet"] else "coco" if given["coco"] else "full"
+    output = output or Path("results" if scale == "full" else f"runs/{scale}")
+    results, work = output / name, Path("runs/reproduce") / scale
+    settings = Settings(results, output / "trainings", work, quick, **given)
     outcome = experiment.run(settings)
+    options = {"quick": " --quick", "imagenet": " --imagenet DIR", "coco": " --coco DIR", "full": ""}
     write_json(
-        settings.results / "verdict.json",
+        results / "verdict.json",
         {
             "name": name,
             "source": experiment.SOURCE,
             "claim": experiment.CLAIM,
             **asdict(outcome),
-            "scale": "quick" if quick else "full",
-            "command": f"laplacianformer reproduce {name}{' --quick' if quick else ''}",
+            "scale": scale,
+            "command": f"laplacianformer reproduce {name}{options[scale]}",
             **provenance(),
         },
     )

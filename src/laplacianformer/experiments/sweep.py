@@ -1,7 +1,8 @@
 """Trainings that belong together: a queue of runs, each resumable, and one row a run in runs.csv.
 
 A row is added as its run ends, and a run that has its row is not trained again: a sweep that was killed goes on where
-it was. Each run is a process of `laplacianformer train` with one thread; there are at most as many as cores.
+it was. Several sweeps may share a table: what they have in common is trained once. Each run is a process of
+`laplacianformer train` with one thread; there are at most as many as cores.
 """
 
 import fcntl
@@ -26,7 +27,7 @@ from laplacianformer.provenance import provenance
 PROGRAM = (sys.executable, "-m", "laplacianformer")
 THREADS = 1  # of a training: several trainings use several cores better than one of them does
 PAUSE = 0.2  # seconds between looks at the running processes
-CURVE = ("epoch", "validation_loss", "validation_accuracy")
+SCORES = ("validation_", "box_", "mask_")  # how columns of metrics.csv begin that are measured on held-out images
 
 
 @dataclass(frozen=True)
@@ -52,31 +53,46 @@ class Run:
         return hashlib.sha256(same.encode()).hexdigest()[:10]
 
 
-def sweep(runs: Sequence[Run], results: Path, work: Path, processes: int | None = None) -> list[Row]:
-    """Train what has no row yet in results/runs.csv, and return the rows of all runs, in their order.
+def sweep(
+    runs: Sequence[Run], results: Path, work: Path, processes: int | None = None, *, weights: bool = False
+) -> list[Row]:
+    """Train what has no row yet in results/runs.csv, and return the rows of all runs with their labels, in their order.
 
     Args:
         runs: what is to be trained.
         results: folder of runs.csv, and of curves.csv with the held-out numbers after every epoch.
         work: folder of the runs themselves, one each: metrics, checkpoint, weights, log.txt.
         processes: at once; by default one a core.
+        weights: train also what has its row but no weights in `work`.
     """
     table = results / "runs.csv"
     done = {row["run"] for row in read_rows(table)}
-    missing = [run for run in runs if run.key not in done]
+    every = {run.key: run for run in runs}  # the same training may be there by two names
+    missing = [run for key, run in every.items() if key not in done or (weights and not weights_of(run, work).exists())]
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task(f"trainings of {results.name}", total=len(runs), completed=len(runs) - len(missing))
+        bar = progress.add_task(f"trainings of {results.name}", total=len(every), completed=len(every) - len(missing))
         for run, seconds in _finished(missing, work, processes or os.cpu_count() or 1):
             _record(run, work / run.key, results, seconds)
             progress.advance(bar)
     rows = {row["run"]: row for row in read_rows(table)}
-    return [rows[run.key] for run in runs]
+    return [run.labels | rows[run.key] for run in runs]
+
+
+def curves(runs: Sequence[Run], results: Path) -> list[Row]:
+    """The held-out numbers of these runs after every epoch, with their labels."""
+    points = read_rows(results / "curves.csv")
+    return [run.labels | point for run in runs for point in points if point["run"] == run.key]
+
+
+def weights_of(run: Run, work: Path) -> Path:
+    """Where a training leaves its weights."""
+    return work / run.key / "model.safetensors"
 
 
 def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple[Run, float]]:
-    """Each run as it ends, with its seconds."""
-    waiting, running = list(runs), list[_Process]()
+    """Each run as it ends, with its seconds. One that fails is named when the others have ended."""
+    waiting, running, failures = list(runs), list[_Process](), list[InputError]()
     try:
         while waiting or running:
             for run in list(waiting):
@@ -86,9 +102,13 @@ def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple
             for process in list(running):
                 if process.child.poll() is not None:
                     running.remove(process)
-                    process.close()
-                    yield process.run, process.seconds()
+                    if failure := process.close():
+                        failures.append(failure)
+                    else:
+                        yield process.run, process.seconds()
             time.sleep(PAUSE)
+        if failures:
+            raise failures[0]
     finally:
         for process in running:
             process.child.terminate()
@@ -108,12 +128,14 @@ class _Process:
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def close(self) -> None:
+    def close(self) -> InputError | None:
+        """What went wrong, if anything did."""
         os.close(self.lock)
-        if self.child.returncode:
-            log = self.folder / "log.txt"
-            last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
-            raise InputError(f"a training ended with code {self.child.returncode}: {last[0]} (all of it: {log})")
+        if not self.child.returncode:
+            return None
+        log = self.folder / "log.txt"
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
+        return InputError(f"a training ended with code {self.child.returncode}: {last[0]} (all of it: {log})")
 
 
 def _start(run: Run, folder: Path) -> _Process | None:
@@ -141,18 +163,19 @@ def _start(run: Run, folder: Path) -> _Process | None:
 
 
 def _record(run: Run, folder: Path, results: Path, seconds: float) -> None:
-    curve = [row for row in read_rows(folder / "metrics.csv") if row["validation_accuracy"]]
-    same = run.labels | {"seed": run.seed}
-    row = same | {
-        "accuracy": curve[-1]["validation_accuracy"],
-        "validation_loss": curve[-1]["validation_loss"],
+    steps = read_rows(folder / "metrics.csv")
+    names = [name for name in steps[0] if name.startswith(SCORES)]
+    curve = [{name: step[name] for name in ("epoch", *names)} for step in steps if step[names[0]]]
+    row = {
         "run": run.key,
+        "seed": run.seed,
+        **{name: curve[-1][name] for name in names},
         "recipe": run.recipe,
         "overrides": " ".join(run.overrides),
         "seconds": round(seconds),  # of the process that ended it
         **provenance(threads=THREADS),
     }
-    points = [same | {name: point[name] for name in CURVE} | {"run": run.key} for point in curve]
+    points = [{"run": run.key, "seed": run.seed, **point} for point in curve]
     with _locked(results):  # for another sweep of the same results
         for name, more in (("curves.csv", points), ("runs.csv", [row])):
             kept = [old for old in read_rows(results / name) if old["run"] != run.key]

@@ -31,7 +31,8 @@ class Data:
     train_split: str = "train"
     val_split: str = "validation"
     num_classes: Count | None = None  # needed where the reader doesn't know: wds/, hfids/
-    train_samples: Count | None = None  # needed where the reader doesn't know: wds/ without an _info file
+    # Of wds/ without an _info file: how many there are. Of all but streams: at most so many, spread evenly over all.
+    train_samples: Count | None = None
     val_samples: Count | None = None
     size: Count = 224
     crop_pct: Annotated[float, Field(gt=0, le=1)] = 0.9  # of the resized image, in evaluation

@@ -1,0 +1,151 @@
+"""The attention matrix of the first block: how it looks, and its singular values, by kernel and by lambda.
+
+Without CIFAR-10, one model is looked into (--weights, or the one inside the package), with its kernel and its lambda
+exchanged after training and whitened by each image alone. With --cifar10, models that were trained with each kernel
+and each lambda are: those of kernel-convergence and lambda, not trained twice. The effective rank is the exponential
+of the entropy of the singular values; means over heads, differences paired by image.
+"""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from laplacianformer.attention import GridAttention, LaplacianAttention
+from laplacianformer.attention.landmarks import Size
+from laplacianformer.experiments.drawing import STYLES, tidy
+from laplacianformer.experiments.frame import Outcome, Settings, find
+from laplacianformer.experiments.inputs import pictures, trained_nano
+from laplacianformer.experiments.kernel_convergence import VARIANTS
+from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.experiments.spectra import effective_rank
+from laplacianformer.experiments.statistics import paired
+from laplacianformer.experiments.sweep import weights_of
+from laplacianformer.experiments.trainings import Variants, runs_of, train
+from laplacianformer.pictures.figure import new_figure, save
+from laplacianformer.weights import load_weights
+
+SOURCE = "Figure 2b and the figure of lambda"
+CLAIM = (
+    "Attention maps of the first block with a Laplacian kernel are more structured and have better conditioned rank "
+    "profiles than with a Gaussian one; small lambda makes them sparse, large lambda smooth."
+)
+Kernel = Literal["laplacian", "gaussian"]
+KERNELS: tuple[Kernel, ...] = ("laplacian", "gaussian")
+SCALES = (0.5, 1.0, 2.0, 4.0, 8.0)
+Models = dict[str, nn.Module]
+
+
+def run(settings: Settings) -> Outcome:
+    kernels, scales, taken, what = models(settings)
+    images = pictures(settings, 2 if settings.quick else 8, taken).double()
+    maps = {name: matrices(model, images) for name, model in (kernels | scales).items()}
+    rows, curves = [], []
+    for name, map_bhnn in maps.items():
+        singular = torch.linalg.svdvals(map_bhnn)
+        ranks = effective_rank(singular).mean(1).tolist()
+        rows += [{"model": name, "image": image, "effective_rank": round(rank, 4)} for image, rank in enumerate(ranks)]
+        profile = (singular / singular[..., :1]).mean((0, 1)).tolist()
+        curves += [
+            {"model": name, "number": number + 1, "value": float(f"{v:.5g}")} for number, v in enumerate(profile)
+        ]
+    write_rows(settings.results / "ranks.csv", rows)
+    write_rows(settings.results / "singular-values.csv", curves)
+    first = {name: map_bhnn[0, 0] for name, map_bhnn in maps.items()}
+    draw(first, curves, list(kernels), list(scales), settings.results / "attention-maps.png")
+    return judge(rows, what)
+
+
+def models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
+    """By kernel and by lambda; what they take of an image, and what they are."""
+    if settings.cifar10 is None or settings.quick:
+        model, taken, what = trained_nano(settings)
+        kernels = {f"LaplacianFormer, {kernel}": exchanged(model, kernel, 4.0) for kernel in KERNELS}
+        scales = {f"lambda = {scale:g}": exchanged(model, "laplacian", scale) for scale in SCALES}
+        return kernels, scales, taken, f"{what}, kernel and lambda exchanged afterwards"
+    lambdas: Variants = {f"lambda = {name}": put for name, put in find("lambda").SCALES.items()}  # type: ignore[attr-defined]
+    runs = [run for variants in (VARIANTS, lambdas) for run in runs_of(settings, variants, "model", seeds=1)]
+    train(settings, runs, weights=True)
+    found = {run.labels["model"]: load_weights(weights_of(run, settings.work)) for run in runs}
+    kernels, scales = ({name: found[name].model for name in variants} for variants in (VARIANTS, lambdas))
+    return kernels, scales, found["lambda = 4"].input, "each trained with its kernel and lambda"
+
+
+def exchanged(model: nn.Module, kernel: Kernel, scale: float) -> nn.Module:
+    """The same weights with another kernel; its features are whitened anew."""
+    twin = copy.deepcopy(model)
+    for layer in twin.modules():
+        if isinstance(layer, LaplacianAttention):
+            layer.kernel_name, layer.scale = kernel, scale
+            layer.whitening.kind = "instance"
+    return twin
+
+
+@torch.no_grad()
+def matrices(model: nn.Module, images: Tensor) -> Tensor:
+    """The attention matrices of the first block, (B, heads, N, N), in float64."""
+    model = model.double().eval()
+    layer = next(layer for layer in model.modules() if isinstance(layer, GridAttention))
+    seen: list[tuple[Tensor, Size]] = []
+    handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given))
+    model(images)
+    handle.remove()
+    tokens, size = seen[0]
+    queries, keys, values = layer.project(tokens, size)
+    identity = torch.eye(values.shape[2], dtype=values.dtype).expand(*values.shape[:2], -1, -1)
+    return layer.mix(queries, keys, identity, size)
+
+
+def ranks_of(rows: Sequence[Row], model: str) -> list[float]:
+    return [row["effective_rank"] for row in rows if row["model"] == model]
+
+
+def judge(rows: Sequence[Row], what: str) -> Outcome:
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    pairs = [name.removesuffix(", laplacian") for name in names if name.endswith(", laplacian")]
+    differences = {
+        name: paired(ranks_of(rows, f"{name}, laplacian"), ranks_of(rows, f"{name}, gaussian")) for name in pairs
+    }
+
+    def mean(name: str) -> str:
+        found = ranks_of(rows, name)
+        return f"{name} {sum(found) / len(found):.2f}"
+
+    measured = (
+        f"effective rank of the first block's map ({what}): {', '.join(mean(name) for name in names)}. Laplacian over "
+        f"Gaussian, paired by image, 95 % interval: "
+        f"{', '.join(f'{name} {difference}' for name, difference in differences.items())}."
+    )
+    up = [difference.clear and difference.mean > 0 for difference in differences.values()]
+    down = [difference.clear and difference.mean < 0 for difference in differences.values()]
+    if "random" in what or not (any(up) or any(down)):
+        return Outcome(measured, "not confirmed at this scale")
+    return Outcome(measured, "agrees" if all(up) else "agrees in part" if any(up) else "disagrees")
+
+
+def draw(
+    maps: dict[str, Tensor], curves: Sequence[Row], kernels: Sequence[str], scales: Sequence[str], path: Path
+) -> None:
+    """Maps of one image and head, and the singular values of all."""
+    drawn = new_figure(9, 7.2)
+    upper, middle, lower = drawn.subfigures(3, 1, height_ratios=(1, 1, 1.5))
+    for part, names in ((upper, kernels), (middle, scales)):
+        for axis, name in zip(part.subplots(1, len(names)), names, strict=True):
+            low, high = maps[name].quantile(torch.tensor([0.02, 0.98], dtype=torch.float64)).tolist()
+            axis.imshow(maps[name].numpy(), cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
+            axis.set_title(name.replace(", ", "\n"), fontsize=9)
+            axis.set(xticks=[], yticks=[])
+        part.supylabel("query", fontsize=9)
+        part.supxlabel("key", fontsize=9)
+    for axis, names in zip(lower.subplots(1, 2, sharey=True), (kernels, scales), strict=True):
+        for style, name in zip(STYLES, names, strict=False):
+            line = [(row["number"], row["value"]) for row in curves if row["model"] == name and row["value"] > 1e-8]
+            axis.plot(*zip(*line, strict=True), **style, markersize=4, markevery=0.1, label=name)
+        axis.set(yscale="log", ylim=(1e-8, 2))
+        tidy(axis, x="number of the singular value", y="singular value over the largest")
+        axis.legend(frameon=False, fontsize=8, loc="lower left")
+        axis.label_outer()
+    save(drawn, path)

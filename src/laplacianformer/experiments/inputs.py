@@ -1,0 +1,98 @@
+"""What experiments look at: pictures, a trained model, and the queries and keys inside any model of timm."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from laplacianformer import shipped
+from laplacianformer.data.evaluation import EvaluationImages, Taken
+from laplacianformer.data.shards import Stream
+from laplacianformer.data.sources import Source, open_images, parse
+from laplacianformer.errors import InputError
+from laplacianformer.experiments.frame import Settings
+from laplacianformer.weights import load_weights
+
+CIFAR10 = {
+    "size": (3, 32, 32),
+    "mean": (0.4914, 0.4822, 0.4465),
+    "std": (0.2470, 0.2435, 0.2616),
+    "interpolation": "bicubic",
+    "crop_pct": 1.0,
+}
+
+
+def pictures(settings: Settings, count: int, taken: dict[str, Any]) -> Tensor:
+    """Held-out images as a model takes them, spread over the classes: CIFAR-10 or ImageNet if given, else digits."""
+    reader, root = parse(settings.imagenet or settings.cifar10 or "digits")
+    opened = open_images(Source(reader or "folder", root, "validation", samples=count))
+    if isinstance(opened, Stream):
+        raise InputError(f"{settings.imagenet or settings.cifar10}: expected a folder of images")
+    images = EvaluationImages(opened, Taken(taken), 0, 1)
+    return torch.stack([images[index][0] for index in range(len(images))])
+
+
+def trained_nano(settings: Settings) -> tuple[nn.Module, dict[str, Any], str]:
+    """A model, what it takes of an image, and what it is: --weights, those of the package, or else random ones."""
+    path = settings.weights or (shipped.PATH if shipped.PATH.is_file() else None)
+    if path is not None:
+        loaded = load_weights(path)
+        return loaded.model, loaded.input, f"weights {path.name}"
+    if not settings.quick:
+        raise InputError("this experiment looks into trained weights, and this installation has none: --weights FILE")
+    torch.manual_seed(0)
+    arguments = {"attention_args": {"grid": 4, "gain": 4.0}, "num_classes": 10}
+    return timm.create_model("laplacianformer_nano", **arguments).eval(), CIFAR10, "random weights"
+
+
+@contextmanager
+def queries_and_keys(model: nn.Module) -> Iterator[list[tuple[str, Tensor, Tensor]]]:
+    """A list that fills, in a block, with the queries and keys of each attention layer that runs: (B, heads, N, d).
+
+    Layers are those with heads and one projection `qkv`, as in ViT, DeiT, Swin and the models here, or with `q` and
+    `kv`, as in PVT. Positions that are applied after the projection are not in it.
+    """
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    handles: list[Any] = []
+    for name, layer in model.named_modules():
+        if hasattr(layer, "num_heads") and hasattr(layer, "qkv"):
+            handles += _watch_joint(name, layer, seen)
+        elif hasattr(layer, "num_heads") and hasattr(layer, "q") and hasattr(layer, "kv"):
+            handles += _watch_separate(name, layer, seen)
+    if not handles:
+        raise InputError(f"{type(model).__name__} has no attention layers with qkv, or q and kv, that could be read")
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _watch_joint(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
+    parts = layer.qkv.out_features // layer.qkv.in_features  # 2: queries are the keys
+
+    def see(_: Any, __: Any, out: Tensor) -> None:
+        found = _heads(layer, out, parts)
+        seen.append((name, found[0], found[parts - 2]))
+
+    return [layer.qkv.register_forward_hook(see)]
+
+
+def _watch_separate(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
+    queries: list[Tensor] = []
+
+    def see_queries(_: Any, __: Any, out: Tensor) -> None:
+        queries.append(_heads(layer, out, 1)[0])
+
+    def see_keys(_: Any, __: Any, out: Tensor) -> None:
+        seen.append((name, queries.pop(), _heads(layer, out, 2)[0]))
+
+    return [layer.q.register_forward_hook(see_queries), layer.kv.register_forward_hook(see_keys)]
+
+
+def _heads(layer: Any, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+    """(B, N, parts * heads * d) -> parts of (B, heads, N, d)."""
+    return projected.unflatten(-1, (parts, layer.num_heads, -1)).movedim(-3, 0).transpose(-2, -3).unbind(0)

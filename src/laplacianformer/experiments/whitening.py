@@ -1,0 +1,33 @@
+"""The model with each whitening of its kernel features, trained alike. Full whitening is m x m here, not N x N."""
+
+from collections.abc import Sequence
+
+from laplacianformer.experiments import variants
+from laplacianformer.experiments.frame import Outcome, Settings
+from laplacianformer.experiments.rows import Row
+from laplacianformer.experiments.trainings import DEFAULT, compared, one_argument
+
+SOURCE = "beyond the paper, on its section on the injective map"
+CLAIM = (
+    "A diagonal estimate of the covariance keeps the effect of full whitening, which the paper could not afford: so it "
+    "should be better than none, and no worse than the full one."
+)
+KINDS = {
+    "running": DEFAULT,
+    "none": one_argument("whitening", "null"),
+    "instance": one_argument("whitening", "instance"),
+    "full": one_argument("whitening", "full"),
+}
+
+
+def run(settings: Settings) -> Outcome:
+    return judge(variants.compare(settings, "whitening", KINDS, "running"))
+
+
+def judge(rows: Sequence[Row]) -> Outcome:
+    measured = variants.measured(rows, "whitening", "running")
+    found = compared(rows, "whitening", "running")
+    none, full = found["none"][1], found["full"][1]
+    if (none.clear and none.mean > 0) or (full.clear and full.mean > 0):
+        return Outcome(measured, "disagrees")
+    return Outcome(measured, "agrees" if none.clear else "not confirmed at this scale")

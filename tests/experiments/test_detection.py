@@ -1,0 +1,44 @@
+import json
+
+import pytest
+from PIL import Image
+
+from laplacianformer import cli
+from laplacianformer.experiments import detection
+from laplacianformer.experiments.rows import read_rows
+
+pytest.importorskip("matplotlib")
+
+
+def test_runs_that_are_there_are_read(tmp_path) -> None:
+    for name in ("shapes-maskrcnn", "pennfudan-retinanet", "solver-accuracy"):
+        (tmp_path / name).mkdir()
+    scores = {"box": {"AP": 51.2, "AP50": 70.0}, "mask": {"AP": 48.1, "AP50": None}}
+    (tmp_path / "shapes-maskrcnn" / "scores.json").write_text(json.dumps(scores))
+    run = {"metrics": {"box_ap": 60.5, "steps": 10}}
+    (tmp_path / "pennfudan-retinanet" / "run.json").write_text(json.dumps(run))
+    cli.main(["reproduce", "detection", "--output", str(tmp_path)])
+    written = json.loads((tmp_path / "detection" / "verdict.json").read_text())
+    assert written["verdict"] == "not confirmed at this scale"
+    assert "pennfudan-retinanet: box AP 60.5; shapes-maskrcnn: box AP 51.2, mask AP 48.1." in written["measured"]
+    assert len(read_rows(tmp_path / "detection" / "precision.csv")) == len(detection.REPORTED) + 2
+    with Image.open(tmp_path / "detection" / "detection.png") as picture:
+        assert min(picture.size) > 400
+
+
+def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    cli.main(["reproduce", "detection", "--quick"])
+    measured = read_rows(tmp_path / "runs" / "quick" / "detection" / "precision.csv")[-1]
+    assert measured["recipe"] == "shapes-maskrcnn"
+    assert 0 <= float(measured["box_ap"]) < 100
+
+
+def test_runs_on_coco_are_held_against_the_paper() -> None:
+    assert detection.reported("coco-maskrcnn-tiny") == 43.2
+    assert detection.reported("coco-retinanet-large") == 48.5
+    assert detection.reported("coco-maskrcnn-huge") is None
+    found = {"coco-maskrcnn-tiny": {"box_ap": 43.0}, "coco-retinanet-tiny": {"box_ap": 30.0}}
+    assert detection.judge(found).verdict == "agrees in part"
+    assert "coco-retinanet-tiny: box AP 30.0 (the paper: 42.5)" in detection.judge(found).measured
