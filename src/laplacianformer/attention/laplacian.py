@@ -125,7 +125,7 @@ class LaplacianAttention(GridAttention):
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            if self.is_plain(size) and branch.can_run(q_bhnd, k_bhnd, v_bhnd, math.prod(self.cells(size))):
+            if branch.can_run(q_bhnd, k_bhnd, v_bhnd) and self.is_plain(size):
                 return self.mix_in_one_call(q_bhnd, k_bhnd, v_bhnd, size)
             placed = self.place(q_bhnd, k_bhnd, size)
             values_bhmd = self.landmark_values(placed, v_bhnd, size)
@@ -141,7 +141,8 @@ class LaplacianAttention(GridAttention):
     def is_plain(self, size: Size) -> bool:
         """Whether `mix` is what `ops.branch` computes: evaluation of the default form, whatever its numbers."""
         default = (self.kernel_name, self.gram, self.solver) == ("laplacian", "keys", "newton_schulz")
-        return default and self.landmark_filter is None and not self.whitening.needs_kernel() and self.solves(size)
+        folds = self.landmark_filter is None and not self.whitening.needs_kernel()
+        return default and folds and self.solves(size) and math.prod(self.cells(size)) <= branch.LARGEST
 
     def mix_in_one_call(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         cells = self.cells(size)

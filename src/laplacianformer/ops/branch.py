@@ -9,20 +9,19 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops.cpu_extension import dense, level, tables
-from laplacianformer.ops.newton_schulz.cpu import LARGEST
+from laplacianformer.ops.newton_schulz.cpu import LARGEST as LARGEST
 
 Rotation = tuple[Tensor, Tensor]
 
 
-def can_run(q: Tensor, k: Tensor, v: Tensor, landmarks: int) -> bool:
+def can_run(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Not where someone looks on: compilers, FLOP counters and fake tensors know the ops one by one."""
     return (
-        q.dtype == torch.float32
-        and q.shape[0] > 0
-        and landmarks <= LARGEST
-        and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
         and not is_in_torch_dispatch_mode()
+        and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        and q.dtype == torch.float32
+        and q.shape[0] > 0
         and backends.chosen("laplacian_matmul", backends.requested(None), (q, k)) == "cpu"
     )
 
