@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="laplacianformer", description="Vision backbones with Laplacian attention.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
-    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict, _add_detect, _add_reproduce):
+    for add in (_add_info, _add_demo, _add_train, _add_eval, _add_predict, _add_detect, _add_export, _add_reproduce):
         add(commands)
 
     parsed, rest = parser.parse_known_args(arguments)
@@ -194,6 +194,26 @@ exit code: 0; 1 if some pictures could not be read (each is named and not counte
     evaluate.set_defaults(run=_eval)
 
 
+def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    export = commands.add_parser(
+        "export",
+        help="write a classifier for places where this package is not",
+        description="Writes ONNX for any batch, height and width. What was written is compared with the model on "
+        "several sizes, and is kept only if it computes the same. Or a folder with a model card, which timm loads.",
+        epilog="""examples:
+  laplacianformer export --weights model.safetensors --format onnx model.onnx
+  laplacianformer export --weights model.safetensors --format onnx --int8 --data cifar10/ small.onnx
+  laplacianformer export --weights model.safetensors --format hf my-model""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_weights(export)
+    export.add_argument("--format", required=True, choices=("onnx", "hf"), help="what is written")
+    export.add_argument("--int8", action="store_true", help="8-bit weights in linear layers (ONNX)")
+    export.add_argument("--data", metavar="[READER:]DIR", help="labelled pictures, to measure how the accuracy changes")
+    export.add_argument("output", type=Path, metavar="OUT", help="a file that ends with .onnx, or a new folder")
+    export.set_defaults(run=_export)
+
+
 def _add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     reproduce = commands.add_parser(
         "reproduce",
@@ -306,6 +326,18 @@ def _eval(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         workers=arguments.workers,
         device=arguments.device,
+    )
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from laplacianformer.export import command
+
+    command.run(
+        file=arguments.weights,
+        form=arguments.format,
+        output=arguments.output,
+        int8=arguments.int8,
+        data=arguments.data,
     )
 
 

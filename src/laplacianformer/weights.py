@@ -109,7 +109,7 @@ def load_chosen(path: Path | None) -> Weights:
 def origin(loaded: Weights) -> str:
     """Where weights come from, in one line: data, accuracy, commit."""
     said, measured = loaded.metadata, metrics(loaded).get("accuracy")
-    accuracy = "unknown" if measured is None else _percent("accuracy", measured)
+    accuracy = "unknown" if measured is None else percent("accuracy", measured)
     return (
         f"{loaded.path.name}: {said['architecture']} trained on {said.get('data', 'unknown data')}, "
         f"accuracy {accuracy}, commit {said.get('commit', 'unknown')[:12]}"
@@ -134,13 +134,13 @@ def describe(loaded: Weights) -> str:
     lines = [
         f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, takes {height} x {width} pixels",
         loaded.metadata.get("description", ""),
-        ", ".join(f"{key.replace('_', ' ')} {_percent(key, value)}" for key, value in metrics(loaded).items()),
+        ", ".join(f"{key.replace('_', ' ')} {percent(key, value)}" for key, value in metrics(loaded).items()),
         f"It knows {len(loaded.classes)} classes{names}. A picture of anything else is put into one of them.",
     ]
     return "\n".join(line for line in lines if line)
 
 
-def _percent(key: str, value: float) -> str:
+def percent(key: str, value: float) -> str:
     return f"{100 * value:.1f} %" if "accuracy" in key or "top" in key else f"{value:.4g}"
 
 

@@ -17,25 +17,21 @@ def known(size: Size) -> bool:
     return not (torch.compiler.is_exporting() and any(isinstance(length, torch.SymInt) for length in size))
 
 
-def cell_bounds(length: int, cells: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """First token and one past the last of each cell; cells overlap by one token where lengths don't divide."""
-    index = torch.arange(cells, device=device)
-    return index * length // cells, ((index + 1) * length + cells - 1) // cells
-
-
 def cell_centres(length: int, cells: int, device: torch.device) -> Tensor:
     """The mean coordinate of the tokens of each cell, (cells,)."""
-    first, end = cell_bounds(length, cells, device)
+    index = torch.arange(cells, device=device)
+    first, end = index * length // cells, ((index + 1) * length + cells - 1) // cells
     return (first + end - 1).float() / 2
 
 
 @remembered
 def averaging_matrix(length: int, cells: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(cells, length), rows sum to one."""
-    first, end = cell_bounds(length, cells, device)
-    position = torch.arange(length, device=device)
-    inside = (position >= first[:, None]) & (position < end[:, None])
-    return inside.to(dtype) / (end - first)[:, None].to(dtype)
+    """(cells, length), rows sum to one; cells overlap by one token where lengths don't divide."""
+    position, cell = torch.arange(length, device=device), torch.arange(cells, device=device)[:, None]
+    # Cell i reaches from i length / cells to (i + 1) length / cells; without divisions, which exporters spell out.
+    inside = ((position + 1) * cells > cell * length) & (position * cells < (cell + 1) * length)
+    weights = inside.to(dtype)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def pool(x_bnc: Tensor, size: Size, cells: Size) -> Tensor:

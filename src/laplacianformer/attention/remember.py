@@ -1,7 +1,8 @@
 """Tables that depend on sizes alone are made once, not on every call."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from threading import Lock
 from typing import Any, TypeVar
@@ -14,12 +15,26 @@ Table = TypeVar("Table")
 # Kept for each function: the tables of one model at a few image sizes.
 MOST_BYTES = 1 << 25
 
+# The tables of the graph that is being traced, by function and arguments; None where each call makes its own.
+_of_this_graph: dict[str, Any] | None = None
+
+
+@contextmanager
+def tables_made_once() -> Iterator[None]:
+    """A block in which a traced graph makes each table once, not in every layer. One block a trace."""
+    global _of_this_graph
+    previous, _of_this_graph = _of_this_graph, {}
+    try:
+        yield
+    finally:
+        _of_this_graph = previous
+
 
 def remembered(make: Callable[..., Table]) -> Callable[..., Table]:
     """Keep the tensors that `make` returned for its last arguments (hashable, all positional), up to MOST_BYTES.
 
     Nothing is kept or looked up while a graph is traced or captured or a dispatch mode is on: sizes may be
-    symbols there, tensors fake, and memory the graph's own.
+    symbols there, tensors fake, and memory the graph's own. `tables_made_once` remembers for one graph.
     """
     kept: OrderedDict[Any, Table] = OrderedDict()
     lock = Lock()
@@ -27,7 +42,12 @@ def remembered(make: Callable[..., Table]) -> Callable[..., Table]:
     @wraps(make)
     def call(*arguments: Any) -> Table:
         if _tracing():
-            return make(*arguments)
+            if _of_this_graph is None:
+                return make(*arguments)
+            key = f"{make.__qualname__}{arguments}"  # symbols have no hash, but equal ones are written alike
+            if key not in _of_this_graph:
+                _of_this_graph[key] = make(*arguments)
+            return _of_this_graph[key]
         with lock:
             if arguments in kept:
                 kept.move_to_end(arguments)

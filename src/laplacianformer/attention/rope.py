@@ -45,7 +45,12 @@ def rotation(rows: Tensor, columns: Tensor, channels: int) -> tuple[Tensor, Tens
     """Cosines and sines, (H * W, channels / 2) each."""
     quarter = channels // 4
     frequencies = THETA ** (-torch.arange(quarter, device=rows.device, dtype=rows.dtype) / quarter)
-    by_row = (rows[:, None, None] * frequencies).expand(-1, columns.shape[0], -1)
-    by_column = (columns[None, :, None] * frequencies).expand(rows.shape[0], -1, -1)
-    angles = torch.cat([by_row, by_column], dim=-1).flatten(0, 1)
-    return angles.cos(), angles.sin()
+    by_row, by_column = rows[:, None, None] * frequencies, columns[None, :, None] * frequencies
+    return _on_grid(by_row.cos(), by_column.cos()), _on_grid(by_row.sin(), by_column.sin())
+
+
+def _on_grid(of_rows: Tensor, of_columns: Tensor) -> Tensor:
+    """(H, 1, c) and (1, W, c) -> (H * W, 2 c)."""
+    height, width = of_rows.shape[0], of_columns.shape[1]
+    parts = of_rows.expand(-1, width, -1), of_columns.expand(height, -1, -1)
+    return torch.cat(parts, dim=-1).flatten(0, 1)

@@ -1,0 +1,104 @@
+"""A folder in the layout of the Hugging Face hub: config.json, model.safetensors and a card that says what they are.
+
+timm loads it by name, from the folder or once it is on the hub: timm.create_model("local-dir:FOLDER", pretrained=True).
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from timm.models import save_for_hf
+from timm.models._hub import generate_readme
+
+from laplacianformer import files, weights
+from laplacianformer.errors import InputError
+from laplacianformer.weights import Weights
+
+CITATION = """@inproceedings{laplacianformer2026,
+  title     = {LaplacianFormer: Rethinking Linear Attention with Laplacian Kernel},
+  author    = {Feng, Zhe and Lian, Sen and Wang, Changwei and Zhang, Muyang and Tan, Tianlong and Xu, Rongtao
+               and Meng, Weiliang and Zhang, Xiaopeng},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2026}
+}"""
+LIMITS = (
+    "It knows only these classes: a picture of anything else is put into one of them.",
+    "It was measured on the held-out part of its own data alone, and not for use where a wrong answer does harm.",
+    "Probabilities are not calibrated.",
+)
+
+
+def write_folder(loaded: Weights, folder: Path) -> None:
+    """Write the folder, whole or not at all. It must not be there yet, or be empty."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InputError(f"{folder} is there already: expected the name of a new folder")
+    files.check_folder(folder.parent)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    with files.writing(folder):
+        try:
+            save_for_hf(
+                loaded.model,
+                partial,
+                model_config={"label_names": list(loaded.classes), "pretrained_cfg": _pretrained_cfg(loaded)},
+                model_args=json.loads(loaded.metadata["model_args"]),
+                safe_serialization=True,
+            )
+            (partial / "README.md").write_text(card(loaded, folder.resolve().name), encoding="utf-8")
+            os.replace(partial, folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def card(loaded: Weights, name: str) -> str:
+    """The README: what it is, data, metrics, limits, how to use it."""
+    said, measured = loaded.metadata, weights.metrics(loaded)
+    millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
+    _, height, width = loaded.input["size"]
+    stated = {"Description": said.get("description"), "Recipe": said.get("recipe"), "Date": said.get("date")}
+    details: dict[str, Any] = {
+        "Architecture": said["architecture"],
+        "Parameters (M)": f"{millions:.2f}",
+        "Image size": f"{height} x {width}, and any other",
+        "Classes": ", ".join(loaded.classes),
+        "Trained on": said.get("data", "not stated"),
+        "Metrics": {key: weights.percent(key, value) for key, value in measured.items()} or "none were stated",
+        "Limits": LIMITS,
+        "Commit": said.get("commit", "unknown"),
+        **{key: _block(value) for key, value in stated.items() if value},
+    }
+    card = {
+        "tags": ["image-classification", "timm", "laplacianformer"],
+        "description": "An image classifier with Laplacian attention, which is linear in the number of pixels.",
+        "details": details,
+        "usage": _usage(name),
+        "citation": CITATION,
+    }
+    return generate_readme(card, name)
+
+
+def _block(text: str) -> str:
+    """Text of several lines as a block, so that it does not end the list."""
+    return text if "\n" not in text.strip() else "\n\n" + "".join(f"      {line}\n" for line in text.splitlines())
+
+
+def _usage(name: str) -> str:
+    return (
+        "```python\n"
+        "import timm, laplacianformer  # pip install laplacianformer\n\n"
+        f'model = timm.create_model("local-dir:{name}", pretrained=True).eval()\n'
+        "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))\n"
+        "probabilities = model(transform(picture)[None]).softmax(1)  # a Pillow image in RGB\n"
+        'model.pretrained_cfg["label_names"][probabilities.argmax()]\n'
+        "```\n"
+    )
+
+
+def _pretrained_cfg(loaded: Weights) -> dict[str, Any]:
+    """What timm makes transforms and heads from: of the model, with the input that the weights were trained with."""
+    kept = ("pool_size", "fixed_input_size", "first_conv", "classifier", "license")
+    config: dict[str, Any] = loaded.model.pretrained_cfg  # type: ignore[assignment]  # timm's own attribute
+    taken = dict(loaded.input)
+    return {**{key: config[key] for key in kept if key in config}, "input_size": taken.pop("size"), **taken}

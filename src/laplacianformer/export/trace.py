@@ -1,0 +1,55 @@
+"""One graph of a model for every batch and every image size."""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.export import Dim, ExportedProgram
+
+from laplacianformer.attention.remember import tables_made_once
+from laplacianformer.errors import InputError
+from laplacianformer.model import LaplacianFormer
+
+
+class _Traced(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        with tables_made_once():
+            return self.model(images)
+
+
+@torch.no_grad()
+def trace(model: LaplacianFormer) -> ExportedProgram:
+    """The graph of a model in evaluation mode: PyTorch's operators and this package's own."""
+    least = least_side(model)
+    example = torch.zeros(2, model.in_chans, 3 * least, 4 * least)
+    side = Dim.AUTO(min=least)
+    return torch.export.export(_Traced(model).eval(), (example,), dynamic_shapes=({0: Dim.AUTO, 2: side, 3: side},))
+
+
+def least_side(model: LaplacianFormer) -> int:
+    """Pixels that make two tokens a side in the last stage: torch.export takes a length of one for a constant."""
+    reduction: int = model.feature_info[-1]["reduction"]
+    return reduction + 1
+
+
+def exportable(model: nn.Module) -> LaplacianFormer:
+    """The model, if it is a classifier of this package."""
+    if not isinstance(model, LaplacianFormer):
+        raise InputError(f"a {type(model).__name__} can't be exported: expected a model of this package")
+    return model
+
+
+def check_operators(program: ExportedProgram, known: Collection[OpOverload]) -> None:
+    """Raise where a graph has operators of this package that are not among the known."""
+    called = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
+    unknown = {operator.name() for operator in called - set(known) if operator.namespace == "laplacianformer"}
+    if unknown:
+        raise InputError(
+            f"{', '.join(sorted(unknown))} can't be exported: expected a model with the solver newton_schulz "
+            "and without full whitening"
+        )
