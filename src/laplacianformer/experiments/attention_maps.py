@@ -133,7 +133,7 @@ def draw(
     drawn = new_figure(9, 7.2)
     upper, middle, lower = drawn.subfigures(3, 1, height_ratios=(1, 1, 1.5))
     for part, names in ((upper, kernels), (middle, scales)):
-        for axis, name in zip(part.subplots(1, len(names)), names, strict=True):
+        for axis, name in zip(part.subplots(1, len(names), squeeze=False)[0], names, strict=True):
             low, high = maps[name].quantile(torch.tensor([0.02, 0.98], dtype=torch.float64)).tolist()
             axis.imshow(maps[name].numpy(), cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
             axis.set_title(name.replace(", ", "\n"), fontsize=9)
