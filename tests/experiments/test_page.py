@@ -31,6 +31,6 @@ def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path, monkeypatch, c
     text = (tmp_path / "docs" / "reproduction.md").read_text()
     assert "| [lambda](#lambda) | some words | **disagrees** |" in text
     assert "commit 0123456789ab," in text
-    assert "![some words](../results/lambda/lambda.png)" in text
+    assert "![lambda](../results/lambda/lambda.png)\n\n*Claim (some words): some words*" in text
     assert text.count("not run yet") == len(EXPERIMENTS) - 1
     assert f"1 of {len(EXPERIMENTS)} experiments" in capsys.readouterr().out

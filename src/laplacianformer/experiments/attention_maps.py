@@ -130,10 +130,10 @@ def draw(
     maps: dict[str, Tensor], curves: Sequence[Row], kernels: Sequence[str], scales: Sequence[str], path: Path
 ) -> None:
     """Maps of one image and head, and the singular values of all."""
-    drawn = new_figure(9, 7.2)
-    upper, middle, lower = drawn.subfigures(3, 1, height_ratios=(1, 1, 1.5))
+    drawn = new_figure(9, 8.4)
+    upper, middle, lower = drawn.subfigures(3, 1, height_ratios=(1.25, 1.1, 2))
     for part, names in ((upper, kernels), (middle, scales)):
-        for axis, name in zip(part.subplots(1, len(names)), names, strict=True):
+        for axis, name in zip(part.subplots(1, len(names), squeeze=False)[0], names, strict=True):
             low, high = maps[name].quantile(torch.tensor([0.02, 0.98], dtype=torch.float64)).tolist()
             axis.imshow(maps[name].numpy(), cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
             axis.set_title(name.replace(", ", "\n"), fontsize=9)
@@ -146,6 +146,6 @@ def draw(
             axis.plot(*zip(*line, strict=True), **style, markersize=4, markevery=0.1, label=name)
         axis.set(yscale="log", ylim=(1e-8, 2))
         tidy(axis, x="number of the singular value", y="singular value over the largest")
-        axis.legend(frameon=False, fontsize=8, loc="lower left")
+        axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         axis.label_outer()
     save(drawn, path)

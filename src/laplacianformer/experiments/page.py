@@ -54,10 +54,11 @@ def _section(name: str, verdict: dict[str, Any], place: str) -> str:
 
 {EXPERIMENTS[name][0].upper()}{EXPERIMENTS[name][1:]}.
 
-- **The paper** ({verdict["source"]}): {verdict["claim"]}
 - **Measured**: {verdict["measured"]}
 - **Verdict**: {verdict["verdict"]}
 
-![{verdict["claim"]}]({place}/{name}/{name}.png)
+![{name}]({place}/{name}/{name}.png)
+
+*Claim ({verdict["source"]}): {verdict["claim"]}*
 
 `{verdict["command"]}`: [numbers]({place}/{name}), commit {commit}, {verdict["date"]}, {verdict["machine"]}."""
