@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from laplacianformer import LaplacianAttention
 from laplacianformer.attention import remember
-from laplacianformer.attention.remember import remembered
+from laplacianformer.attention.remember import remembered, tables_made_once
 
 
 def counting():
@@ -68,3 +68,14 @@ def test_fake_tensors_are_neither_kept_nor_given_real_tables():
         assert fake(torch.randn(1, 9 * 17, 32), (9, 17)).shape == (1, 9 * 17, 32)
     assert torch.equal(layer(x, (10, 17)), expected)
     assert layer(torch.randn(1, 9 * 17, 32), (9, 17)).isfinite().all()
+
+
+def test_a_traced_graph_makes_each_table_once_and_leaves_it_to_no_other():
+    table, calls = counting()
+    with FakeTensorMode(), tables_made_once():
+        assert table(3) is table(3)
+        table(4)
+    with FakeTensorMode():
+        table(3)
+    table(3)
+    assert calls == [3, 4, 3, 3]
