@@ -114,6 +114,7 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path) -> None:
 def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -> None:
     run = run_of(0, "seconds=100")
     code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell may have it ignored
         "from pathlib import Path; from laplacianformer.experiments import sweep; "
         f"sweep.PROGRAM = {(sys.executable, str(stand_in))!r}; "
         f"sweep.sweep([sweep.Run('digits', {{}}, {run.overrides!r}, 0)], Path('results'), Path('work'))"
