@@ -72,10 +72,16 @@ def measure(op: str, *, quick: bool) -> list[Row]:
             for direction, call in zip(DIRECTIONS, passes(rivals.get(name, OURS[op]), given), strict=True):
                 calls[direction][name] = call if name in rivals else on_backend(call, name)
         for direction, functions in calls.items():
-            found = interleaved(functions, 0.1 if quick else 2.0, rounds=3 if quick else 9)
+            found = interleaved(functions, 0.02 if quick else 0.5, rounds=3 if quick else 9, device=device)
             rows += [
-                {"op": op, "size": size, "direction": direction, "method": name, "ms": float(f"{ms:.4g}")}
-                for name, ms in found.items()
+                {
+                    "op": op,
+                    "size": size,
+                    "direction": direction,
+                    "method": name,
+                    "ms": float(f"{timed['median_ms']:.4g}"),
+                }
+                for name, timed in found["times"].items()
             ]
     return rows
 

@@ -10,17 +10,29 @@ import torch
 Call = Callable[[], Any]
 
 
-def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5) -> dict[str, float]:
-    """The median time of each, in milliseconds, of at least so many rounds and seconds altogether.
+def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, device: str = "cpu") -> dict[str, Any]:
+    """Time functions in turn, so that what else the machine does meets all of them alike.
 
-    Each turn begins with a call that is not timed. A function that takes less than a millisecond is called several
-    times a turn. On a GPU, a turn ends when the GPU has finished.
+    Goes round for about `seconds` a function, and at least `rounds` times. Each turn begins with a call that is not
+    timed: a function then finds caches and freed memory as it left them itself, not as a rival did. A function that
+    takes a millisecond or less is called several times a turn. On a GPU, a turn ends when the GPU has finished.
+
+    Returns:
+        For each name its median, its fastest time and its number of rounds, and, over all of them, the time of the
+        CPUs over the time on the wall. Where that is far below the number of threads, others were busy.
     """
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    repeats = {}
+    for name, function in functions.items():
+        function()
+        wait()
+        start = time.perf_counter()
+        function()
+        wait()
+        repeats[name] = max(1, int(1e-3 / max(time.perf_counter() - start, 1e-7)))
     times: dict[str, list[float]] = {name: [] for name in functions}
-    repeats = dict.fromkeys(functions, 1)
-    began = time.perf_counter()
-    while len(times[next(iter(times))]) < rounds or time.perf_counter() - began < seconds:
+    cpu, wall = time.process_time(), time.perf_counter()
+    while len(times[next(iter(times))]) < rounds or time.perf_counter() - wall < seconds * len(functions):
         for name, function in functions.items():
             function()
             wait()
@@ -28,7 +40,10 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5) 
             for _ in range(repeats[name]):
                 function()
             wait()
-            each = (time.perf_counter() - start) / repeats[name]
-            times[name].append(1e3 * each)
-            repeats[name] = max(1, int(1e-3 / max(each, 1e-6)))
-    return {name: statistics.median(found) for name, found in times.items()}
+            times[name].append((time.perf_counter() - start) / repeats[name])
+    occupancy = (time.process_time() - cpu) / (time.perf_counter() - wall)
+    table = {
+        name: {"median_ms": statistics.median(t) * 1e3, "fastest_ms": min(t) * 1e3, "rounds": len(t)}
+        for name, t in times.items()
+    }
+    return {"times": table, "cpu_over_wall": occupancy}
