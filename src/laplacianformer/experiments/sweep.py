@@ -71,7 +71,7 @@ def sweep(
     missing = [run for key, run in every.items() if key not in done or (weights and not weights_of(run, work).exists())]
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task(f"trainings of {results.name}", total=len(every), completed=len(every) - len(missing))
+        bar = progress.add_task("trainings", total=len(every), completed=len(every) - len(missing))
         for run, seconds in _finished(missing, work, processes or os.cpu_count() or 1):
             _record(run, work / run.key, results, seconds)
             progress.advance(bar)
