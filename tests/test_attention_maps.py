@@ -48,6 +48,14 @@ def test_a_map_is_the_row_of_z_inv_w_b(options):
     torch.testing.assert_close(attention_row(layer, tokens, size, query), dense[:, :, query])
 
 
+def test_a_map_in_float32_is_that_in_float64():
+    size, query = (9, 8), 31
+    layer, tokens = layer_and_tokens(LaplacianAttention, size, grid=3)
+    expected = attention_row(layer, tokens, size, query)
+    row = attention_row(layer.float(), tokens.float(), size, query)
+    torch.testing.assert_close(row, expected.float(), rtol=1e-4, atol=1e-5)
+
+
 def test_a_map_of_softmax_is_a_distribution():
     layer, tokens = layer_and_tokens(SoftmaxAttention, (5, 5))
     row = attention_row(layer, tokens, (5, 5), 12)
