@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import io
+import socket
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_layers_are_described(answers, looked):
 @pytest.mark.parametrize("content", [b"", b"just text", b"\x89PNG\r\n\x1a\n half a picture"])
 def test_what_is_no_picture_is_refused_with_a_reason(answers, content, tmp_path):
     (tmp_path / "bad.png").write_bytes(content)
-    with pytest.raises(InputError, match="not an image|can't be decoded"):
+    with pytest.raises(InputError, match=r"not an image|can't be decoded"):
         answers.look(tmp_path / "bad.png")
 
 
@@ -128,7 +129,7 @@ def test_there_is_a_picture_to_begin_with_also_without_scikit_learn(answers, mon
 
 
 def test_other_models_are_refused(answers):
-    with pytest.raises(InputError, match="the page shows a LaplacianFormer, and .* holds a laplacianformer_nano"):
+    with pytest.raises(InputError, match=r"the page shows a LaplacianFormer, and .* holds a laplacianformer_nano"):
         Answers(dataclasses.replace(answers.loaded, model=torch.nn.Linear(1, 1)))
 
 
@@ -142,7 +143,8 @@ def code_of(arguments):
 
 
 def test_without_gradio_one_line_says_how_to_install_it(monkeypatch, capsys):
-    monkeypatch.setattr(command, "find_spec", lambda name: importlib.util.find_spec("there_is_no_" + name))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(command, "find_spec", lambda name: find("there_is_no_gradio" if name == "gradio" else name))
     assert code_of(["demo"]) == 2
     said = "laplacianformer demo: the page is made with gradio: pip install 'laplacianformer[page]'\n"
     assert capsys.readouterr().err == said
@@ -152,3 +154,14 @@ def test_without_gradio_one_line_says_how_to_install_it(monkeypatch, capsys):
 def test_a_wrong_port_is_named(port, capsys):
     assert code_of(["demo", "--port", port]) == 2
     assert f"got '{port}'" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(command, "find_spec", lambda name: True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert code_of(["demo", "--port", str(port)]) == 2
+    said = f"laplacianformer demo: the port {port} can't be used (Address already in use): pass another with --port\n"
+    assert capsys.readouterr().err == said

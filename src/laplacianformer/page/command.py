@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from laplacianformer import pictures, weights
+from laplacianformer import weights
 from laplacianformer.errors import InputError
 from laplacianformer.page.answers import Answers
 
@@ -21,9 +22,10 @@ HOST = "127.0.0.1"
 
 def run(*, file: Path | None, port: int | None) -> None:
     """The command: until it is interrupted."""
-    if find_spec("gradio") is None:
-        raise InputError("the page is made with gradio: pip install 'laplacianformer[page]'")
-    pictures.require()
+    missing = [name for name in ("gradio", "matplotlib") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"the page is made with {' and '.join(missing)}: pip install 'laplacianformer[page]'")
+    _check_port(port)
     answers = Answers(weights.load_chosen(file))
     answers.look_at_example(next(iter(answers.examples)))  # what can go wrong with these weights goes wrong here
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the folder is removed then, too
@@ -57,21 +59,33 @@ def served(answers: Answers, port: int | None = None) -> Iterator[str]:
                 pwa=False,
                 enable_monitoring=False,
             )
-        except OSError:
-            raise InputError(f"the port {port or '7860 to 7959'} is in use: pass another with --port") from None
+        except OSError as error:
+            raise InputError(f"the page can't be served: {error}") from None
         try:
             yield page.local_url
         finally:
             page.close(verbose=False)
 
 
+def _check_port(port: int | None) -> None:
+    """Before anything is loaded, that a port can be had."""
+    if port is not None:
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was closed just now is free
+                probe.bind((HOST, port))
+        except OSError as error:
+            raise InputError(f"the port {port} can't be used ({error.strerror}): pass another with --port") from None
+
+
 @contextmanager
 def _only_here(folder: str) -> Iterator[None]:
-    """Gradio without statistics, hub or proxy, and with its files in this folder. It reads some of this on import."""
+    """Gradio without statistics, hub or proxy, and all files in this folder. Some of this is read on import."""
     local = {
         "GRADIO_ANALYTICS_ENABLED": "False",
         "GRADIO_TEMP_DIR": folder,
         "HF_HUB_OFFLINE": "1",
+        "MPLCONFIGDIR": folder,
         "NO_PROXY": f"{HOST},localhost",
         "no_proxy": f"{HOST},localhost",
     }
