@@ -19,6 +19,9 @@ STYLE = """
 .gradio-container { max-width: 1180px !important; margin: auto; }
 #title h1 { margin-bottom: 0; }
 #picture img { cursor: crosshair; }
+#trained dl *, #changed dl * { font-family: var(--font) !important; font-size: 14px; }
+#trained dt, #changed dt { overflow-wrap: anywhere; }
+#trained dd, #changed dd { white-space: nowrap; }
 .times { width: 100%; border-collapse: collapse; font-size: 0.95em; border: none; }
 .times tr { border: none; }
 .times caption { text-align: left; font-weight: 600; padding: 4px 0; }
@@ -88,7 +91,7 @@ def _above(answers: Answers) -> dict[str, Any]:
                         label=label,
                         num_top_classes=TOP,
                         show_heading=False,
-                        min_width=140,
+                        min_width=150,
                         visible=visible,
                         elem_id=name,
                     )

@@ -85,6 +85,7 @@ def _with_scale(image: Image.Image, chosen: Any) -> Image.Image:
     strip = chosen.to_rgba(np.linspace(least, most, image.width)[None], bytes=True)
     whole.paste(Image.fromarray(strip).convert("RGB").resize((image.width, BAR // 3)), (0, image.height + 4))
     draw, font = ImageDraw.Draw(whole), ImageFont.load_default(size=BAR // 2)
+    least = 0 if abs(least) < most / 100 else least
     for text, place, anchor in ((f"{least:.2g}", 2, "ld"), (f"{most:.2g} x", image.width - 2, "rd")):
         draw.text((place, whole.height), text, fill="black", font=font, anchor=anchor)
     return whole
