@@ -6,8 +6,8 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,8 +21,10 @@ report = open(sys.argv[1], "w", buffering=1)
 def note(event, arguments):
     if event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         print("write", arguments[0], file=report)
-    elif event in ("os.mkdir", "os.rename", "os.symlink", "os.link"):
-        print("write", arguments[-1 if event == "os.link" else 0], file=report)
+    elif event == "os.mkdir":
+        print("write", arguments[0], file=report)
+    elif event in ("os.rename", "os.symlink", "os.link"):
+        print("write", arguments[1], file=report)
     elif event in ("socket.bind", "socket.connect") and isinstance(arguments[1], tuple):
         print(event, arguments[1][0], file=report)
 
@@ -38,11 +40,28 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="session")
-def running(tmp_path_factory):
-    """Its address and folders. `end()` ends it and returns the lines of its report."""
-    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'laplacianformer[page]'")
-    root = tmp_path_factory.mktemp("running")
+@dataclass
+class Running:
+    address: str
+    root: Path  # with the folders home, temporary, working and torch, and the report
+    process: subprocess.Popen
+
+    def end(self):
+        """End it as a service manager would, and give the lines of its report."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(30)
+        return (self.root / "report").read_text().splitlines()
+
+    def wait(self):
+        until = time.monotonic() + 120
+        while f"The page is at {self.address}" not in (self.root / "stderr").read_text():
+            assert self.process.poll() is None, (self.root / "stderr").read_text()
+            assert time.monotonic() < until, "it did not start"
+            time.sleep(0.1)
+
+
+def start(root):
     for name in ("home", "temporary", "working"):
         (root / name).mkdir()
     save_small(root / "model.safetensors")
@@ -57,20 +76,22 @@ def running(tmp_path_factory):
     command = [sys.executable, "-c", AUDITED, str(root / "report"), str(root / "model.safetensors"), str(port)]
     with (root / "stderr").open("w") as errors:
         process = subprocess.Popen(command, cwd=root / "working", env=environment, stderr=errors)
+    return Running(f"http://127.0.0.1:{port}/", root, process)
 
-    def end():
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-        return (root / "report").read_text().splitlines()
 
-    address = f"http://127.0.0.1:{port}/"
-    try:
-        until = time.monotonic() + 120
-        while f"The page is at {address}" not in (root / "stderr").read_text():
-            assert process.poll() is None, (root / "stderr").read_text()
-            assert time.monotonic() < until, "it did not start"
-            time.sleep(0.1)
-        yield SimpleNamespace(address=address, root=root, process=process, end=end)
-    finally:
-        end()
+@pytest.fixture(scope="session")
+def started():
+    """The one that runs, if any, is the last of them."""
+    all_of_them = []
+    yield all_of_them
+    for one in all_of_them:
+        one.end()
+
+
+@pytest.fixture
+def running(started, tmp_path_factory):
+    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'laplacianformer[page]'")
+    if not started or started[-1].process.poll() is not None:
+        started.append(start(tmp_path_factory.mktemp("running")))
+        started[-1].wait()
+    return started[-1]

@@ -150,10 +150,12 @@ def test_a_visit(tab, running, files):
     assert not outside
 
 
-# ---- at the end, after all of the above ----
+# ---- at the end ----
 
 
-def test_it_stayed_on_this_computer_and_in_its_folder_which_is_gone(running):
+def test_it_stays_on_this_computer_and_in_its_folder_which_is_gone_then(running, client, files):
+    """Also what the tests before this one did to it, where they ran in the same process."""
+    assert opened(client, files / "good.png") == ""
     within = [str(path) for path in (running.root / "temporary").iterdir()]
     assert len(within) == 1
     report = running.end()
@@ -162,6 +164,6 @@ def test_it_stayed_on_this_computer_and_in_its_folder_which_is_gone(running):
     assert "socket.bind 127.0.0.1" in addresses
     written = [line.removeprefix("write ") for line in report if line.startswith("write ")]
     temporary, others = str(running.root / "temporary"), {"/dev/null", str(running.root / "torch")}
-    assert any(path.startswith(within[0]) for path in written)
+    assert any(path.startswith(within[0]) and path.endswith("good.png") for path in written)
     assert {path for path in written if not path.startswith(temporary)} <= others
     assert all(not any((running.root / name).iterdir()) for name in ("home", "temporary", "working", "torch"))
