@@ -14,7 +14,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 demo: .venv/ready
-	$(BIN)/python -m laplacianformer demo --output runs/demo
+	$(BIN)/python examples/digits.py --output runs/demo
 
 # setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
 .venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)

@@ -1,9 +1,11 @@
 """Pictures are whole PNGs that show what they were given, whatever is missing or odd in it."""
 
 import csv
+import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +13,8 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from laplacianformer import demo, pictures
+from laplacianformer import pictures
 from laplacianformer.attention_maps import AttentionMap, attention_maps
-from laplacianformer.cli import main
 from laplacianformer.errors import InputError
 from tests.helpers import CLASSES, picture, save_small, small_model
 from tests.model.helpers import images
@@ -194,16 +195,22 @@ def test_without_matplotlib_the_reason_is_given_and_pyplot_is_left_alone(monkeyp
         pictures.require()
 
 
-# ---- the demo, with a training that is over at once ----
+# ---- `make demo`, with a training that is over at once ----
 
 
-def test_the_demo_draws_a_training_and_prints_where_everything_is(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def demo(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "examples")
+    return importlib.import_module("digits")
+
+
+def test_the_demo_draws_a_training_and_prints_where_everything_is(demo, tmp_path, monkeypatch, capsys):
     save_small(tmp_path / "model.safetensors")
     held_out = [(picture(number), number % 7) for number in range(30)]
     trained = demo.Trained(tmp_path / "model.safetensors", metrics(tmp_path / "metrics.csv"), held_out)
     monkeypatch.setattr(demo, "_train", lambda output: trained)
     output = tmp_path / "new" / "demo"
-    main(["demo", "--output", str(output)])
+    demo.main(["--output", str(output)])
     names = ["attention.png", "confusion.png", "predictions.png", "training.png"]
     assert sorted(path.name for path in output.iterdir()) == names
     out = capsys.readouterr().out
@@ -213,18 +220,18 @@ def test_the_demo_draws_a_training_and_prints_where_everything_is(tmp_path, monk
         assert name in out.replace("\n", "")
 
 
-def test_the_demo_says_when_there_is_nothing_to_draw_with_before_it_trains(tmp_path, monkeypatch, capsys):
+def test_the_demo_says_when_there_is_nothing_to_draw_with_before_it_trains(demo, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(SystemExit) as stop:
-        main(["demo", "--output", str(tmp_path / "demo")])
+        demo.main(["--output", str(tmp_path / "demo")])
     assert stop.value.code == 2
     assert "matplotlib" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_demo_says_when_it_can_not_write_before_it_trains(tmp_path, capsys):
+def test_the_demo_says_when_it_can_not_write_before_it_trains(demo, tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as stop:
-        main(["demo", "--output", str(tmp_path / "file" / "demo")])
+        demo.main(["--output", str(tmp_path / "file" / "demo")])
     assert stop.value.code == 2
     assert capsys.readouterr().err.endswith("file/demo: Not a directory\n")

@@ -184,4 +184,4 @@ def test_a_model_that_gives_nan_is_told(tmp_path, folder, capsys):
 def test_help_has_examples(capsys):
     for command in ("predict", "eval", "demo"):
         assert code_of([command, "--help"]) == 0
-        assert command == "demo" or "examples:" in capsys.readouterr().out
+        assert "examples:" in capsys.readouterr().out

@@ -43,17 +43,19 @@ def _add_info(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     demo = commands.add_parser(
         "demo",
-        help="train on handwritten digits in about two minutes, and draw what was learned",
-        description="Trains laplacianformer_nano on the digits that come with scikit-learn (no download) and writes "
-        "the weights, a training curve, a sheet of predictions and attention maps.",
+        help="a local web page: classes of a picture, and what its places look at",
+        description="Opens a page on this computer alone: drop a picture, see its classes, click a place in it to see "
+        "its attention in any layer and head, with another lambda, and with the Gaussian kernel and softmax beside it. "
+        "It needs no network, and leaves no files.",
+        epilog="""examples:
+  laplacianformer demo
+  laplacianformer demo --weights runs/cifar10/model.safetensors --port 8000
+
+It needs gradio: pip install 'laplacianformer[page]'. Ctrl+C ends it.""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    demo.add_argument(
-        "--output",
-        type=Path,
-        default=Path("runs/demo"),
-        metavar="DIR",
-        help="folder written to (default: %(default)s)",
-    )
+    _add_weights(demo)
+    demo.add_argument("--port", type=_port, metavar="N", help="of the address (default: the first free one from 7860)")
     demo.set_defaults(run=_demo)
 
 
@@ -278,9 +280,9 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> None:
-    from laplacianformer import demo
+    from laplacianformer.page import command
 
-    demo.run(arguments.output)
+    command.run(file=arguments.weights, port=arguments.port)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -384,6 +386,13 @@ def _positive(text: str) -> int:
 
 def _count(text: str) -> int:
     return 0 if text == "0" else _positive(text)
+
+
+def _port(text: str) -> int:
+    port = _positive(text)
+    if port > 65535:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 65535, got {text!r}")
+    return port
 
 
 def _share(text: str) -> float:

@@ -23,6 +23,7 @@ def can_run(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.dtype == k.dtype == v.dtype == torch.float32
         and q.shape == k.shape == v.shape  # attention maps give other values
         and q.shape[0] > 0
+        and v.shape[-1] == q.shape[-1]  # attention maps give other values
         and backends.chosen("laplacian_matmul", backends.requested(None), (q, k)) == "cpu"
     )
 

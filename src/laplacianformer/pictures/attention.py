@@ -41,21 +41,21 @@ def attention_map(rows: Sequence[AttentionRow], output: Path) -> None:
 def _stage(figure: Any, axes: Sequence[Any], pictures: Sequence[Array], maps: Sequence[AttentionMap]) -> None:
     """One column: the maps of one stage, all with the same colours."""
     shares = [layer.weights.mean(0).numpy() * layer.weights[0].numel() for layer in maps]
-    colours = _colours(np.concatenate([share.ravel() for share in shares]))
+    chosen = colours(np.concatenate([share.ravel() for share in shares]))
     for axis, picture, layer, share in zip(axes, pictures, maps, shares, strict=True):
         height, width = picture.shape[:2]
         place = {"extent": (0, width, height, 0), "interpolation": "nearest"}
         axis.imshow(0.3 + 0.7 * picture.mean(2), cmap="gray", vmin=0, vmax=1, **place)
-        axis.imshow(share, cmap=colours.cmap, norm=colours.norm, alpha=0.75, **place)
+        axis.imshow(share, cmap=chosen.cmap, norm=chosen.norm, alpha=0.75, **place)
         axis.set(xticks=[], yticks=[])
         _ring(axis, layer, (height, width))
     axes[0].set_title(f"stage {maps[0].stage}, {shares[0].shape[0]} x {shares[0].shape[1]} tokens", fontsize=10)
-    bar = figure.colorbar(colours, ax=list(axes), location="bottom", extend="both", shrink=0.9, aspect=16, pad=0.03)
+    bar = figure.colorbar(chosen, ax=list(axes), location="bottom", extend="both", shrink=0.9, aspect=16, pad=0.03)
     bar.set_label("times an equal share", fontsize=8)
     bar.ax.tick_params(labelsize=8)
 
 
-def _colours(shares: Array) -> Any:
+def colours(shares: Array) -> Any:
     """Red and blue around 0 where some tokens are subtracted, otherwise reds from the least to the most."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import CenteredNorm, Normalize
