@@ -40,8 +40,7 @@ def test_formats_give_the_pixels_that_were_stored(form):
 @pytest.mark.parametrize("mode", ["1", "L", "P", "YCbCr", "CMYK", "HSV"])
 def test_modes_become_colour(mode):
     image = picture(1).convert(mode)
-    form = {"YCbCr": "TIFF", "CMYK": "TIFF", "HSV": "TIFF"}.get(mode, "PNG")
-    read = images.read(image if mode == "HSV" else stored(image, form))
+    read = images.read(image if mode in ("YCbCr", "HSV") else stored(image, "TIFF" if mode == "CMYK" else "PNG"))
     assert read.mode == "RGB"
     assert np.array_equal(pixels(read), pixels(image.convert("RGB")))
 
