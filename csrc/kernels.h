@@ -187,8 +187,9 @@ struct Item {
   // The gradient of the distances into `weights`, from the kernel there and the dot products of values.
   void multiply_weights(int64_t lanes, int64_t count) {
     const R factor = sign_factor();
+    R* kernel = buffers.weights;
     pairs<Dot>(buffers.long_values, lanes, buffers.short_rows, values, count, task.value_width, buffers.products,
-               [&, kernel = buffers.weights](R* subtile) mutable __attribute__((always_inline)) {
+               [&](R* subtile) __attribute__((always_inline)) {
                  for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
                    store(kernel + k, load(kernel + k) * factor * load(subtile + k));
                  kernel += subtile_size<R>(count);
