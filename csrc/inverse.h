@@ -75,7 +75,7 @@ class Inverter {
 
   // out += left @ right
   void multiply(const R* left, const R* right, R* out) {
-    product(Left<R>{left, stride_, 1, size_, 0}, size_, size_, right, stride_, out);
+    product(Left<R>{left, stride_, 1, size_, 0}, size_, size_, right, stride_, add_to(out, stride_));
   }
 
   // -A, the norms, and the first two iterates (the second only if there is room for it).

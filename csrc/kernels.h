@@ -20,7 +20,8 @@ INLINE int64_t padded(int64_t width) {
 // The scratch memory of an item. With a null base, only its size.
 template <class R>
 struct Buffers {
-  R *longs, *d_longs, *turned, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *outputs, *long_totals, *short_totals;
+  R *longs, *d_longs, *turned, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *start, *outputs;
+  R *long_totals, *short_totals;
   size_t bytes = 0;
 
   INLINE Buffers(const Task& task, void* base) {
@@ -34,6 +35,7 @@ struct Buffers {
     long_rows = take(base, kBlock * values);
     shorts = take(base, kChunk * task.width);
     short_rows = take(base, kChunk * values);
+    start = take(base, values);
     outputs = take(base, kBlock * values);
     long_totals = take(base, kBlock);
     short_totals = take(base, kChunk);
@@ -70,6 +72,10 @@ struct Item {
     for (int64_t k = 0; k < count; ++k) data[k] = 0;
   }
 
+  Stored<R, T> stored(const Rows& rows, int64_t row, int64_t column) {
+    return {row_of<const T>(rows, matrix, row) + column, rows.stride};
+  }
+
   // Turns row `row` of the long features, or their gradient back.
   template <class From, class To>
   INLINE void turn_row(int64_t row, const From* from, R direction, To* to) {
@@ -80,11 +86,10 @@ struct Item {
 
   void pack_longs(int64_t row, int64_t lanes) {
     if (!task.cosines)
-      return pack<R>(row_of<const T>(task.longs_in, matrix, row), task.longs_in.stride, lanes, task.width,
-                     buffers.longs);
+      return pack<R>(stored(task.longs_in, row, 0), lanes, task.width, buffers.longs);
     for (int64_t l = 0; l < lanes; ++l)
       turn_row(row + l, row_of<const T>(task.longs_in, matrix, row + l), R(1), buffers.turned + l * task.width);
-    pack<R>(buffers.turned, task.width, lanes, task.width, buffers.longs);
+    pack<R>(Stored<R, R>{buffers.turned, task.width}, lanes, task.width, buffers.longs);
   }
 
   // Calls f(row, lanes) for each block of long rows, with their features packed.
@@ -97,10 +102,11 @@ struct Item {
     }
   }
 
-  // Calls f(s, count) for each chunk of short rows. A single chunk is copied for the first block only.
+  // Calls f(s, count) for each chunk of short rows, and once if there are none: sums begin with the first chunk. A
+  // single chunk is copied for the first block only.
   template <class F>
   INLINE void chunks(int64_t row, F f) {
-    for (int64_t s = 0; s < task.shorts; s += kChunk) {
+    for (int64_t s = 0; s < task.shorts || s == 0; s += kChunk) {
       const int64_t count = smaller(kChunk, task.shorts - s);
       if (row == begin || task.shorts > kChunk) {
         copy_rows<R>(row_of<const T>(task.shorts_in, matrix, s), task.shorts_in.stride, count, task.width,
@@ -134,12 +140,17 @@ struct Item {
     kernel_panel<R>(buffers.longs, lanes, buffers.shorts, count, task.width, exponential, buffers.weights);
   }
 
-  // A block of a stored kernel matrix as a panel.
-  void read(const Rows& from, int64_t row, int64_t lanes, int64_t s, int64_t count, R* panel) {
+  // What the gradient of the kernel is multiplied with, beside the kernel, to be that of the distances by signs.h.
+  R sign_factor() const { return static_cast<R>(-1 / task.scale) / kSignUnit<R>; }
+
+  // The gradient of the distances of a block and a chunk into `weights`, from the stored kernel and its gradient.
+  void read_weights(int64_t row, int64_t lanes, int64_t s, int64_t count) {
+    const int64_t i = task.long_is_row ? row : s, j = task.long_is_row ? s : row;
+    const StoredProduct<R, T> from{stored(task.kernel, i, j), stored(task.kernel_grad, i, j), sign_factor()};
     if (task.long_is_row) {
-      pack<R>(row_of<const T>(from, matrix, row) + s, from.stride, lanes, count, panel);
+      pack<R>(from, lanes, count, buffers.weights);
     } else {
-      copy_in<R>(row_of<const T>(from, matrix, s) + row, from.stride, lanes, count, panel);
+      copy_in<R>(from, lanes, count, buffers.weights);
     }
   }
 
@@ -151,27 +162,42 @@ struct Item {
     }
   }
 
-  void start_outputs(int64_t lanes) {
-    clear(buffers.outputs, lanes * values);
-    if (!task.start) return;
+  // What each row of the outputs begins with.
+  void set_start() {
     const R* start = static_cast<const R*>(task.start) + matrix * task.value_width;
-    for (int64_t l = 0; l < lanes; ++l)
-      for (int64_t k = 0; k < task.value_width; ++k) buffers.outputs[l * values + k] = start[k];
+    for (int64_t k = 0; k < values; ++k) buffers.start[k] = task.start && k < task.value_width ? start[k] : R(0);
+  }
+
+  // Whether rows of outputs are summed where they are stored, and not in a buffer.
+  bool in_place() const { return sizeof(T) == sizeof(R) && values == task.value_width; }
+
+  // The outputs of a block: sums that go on, or begin with the first chunk.
+  Sums<R> outputs(int64_t row, bool first) {
+    const Sums<R> sums = in_place() ? add_to(row_of<R>(task.long_value_out, matrix, row), task.long_value_out.stride)
+                                    : add_to(buffers.outputs, values);
+    return first ? Sums<R>{buffers.start, 0, sums.to, sums.row} : sums;
   }
 
   void write_outputs(int64_t row, int64_t lanes) {
+    if (in_place()) return;
     for (int64_t l = 0; l < lanes; ++l)
       narrow_row(buffers.outputs + l * values, task.value_width, row_of<T>(task.long_value_out, matrix, row + l));
   }
 
-  // The gradient of the features, from the kernel in `weights` and its gradient in `products`.
+  // The gradient of the distances into `weights`, from the kernel there and the dot products of values.
+  void multiply_weights(int64_t lanes, int64_t count) {
+    const R factor = sign_factor();
+    R* kernel = buffers.weights;
+    pairs<Dot>(buffers.long_values, lanes, buffers.short_rows, values, count, task.value_width, buffers.products,
+               [&](R* subtile) __attribute__((always_inline)) {
+                 for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
+                   store(kernel + k, load(kernel + k) * factor * load(subtile + k));
+                 kernel += subtile_size<R>(count);
+               });
+  }
+
+  // The gradient of the features from that of the distances.
   void differentiate(int64_t lanes, int64_t s, int64_t count) {
-    const R factor = static_cast<R>(-1 / task.scale) / kSignUnit<R>;
-    for (int64_t v = 0; v < vectors<R>(lanes); ++v)
-      for (int64_t k = 0; k < count; ++k) {
-        const int64_t at = vector_offset<R>(v, count) + k * kLanes<R>;
-        store(buffers.weights + at, load(buffers.weights + at) * factor * load(buffers.products + at));
-      }
     signs<R>(buffers.longs, lanes, task.width, buffers.weights, count, buffers.shorts, buffers.d_longs,
              short_sums + s * task.width);
   }
@@ -198,8 +224,7 @@ struct Item {
     blocks([&](int64_t row, int64_t lanes) {
       clear(buffers.d_longs, panel_size<R>(task.width));
       chunks(row, [&](int64_t s, int64_t count) {
-        read(task.kernel, row, lanes, s, count, buffers.weights);
-        read(task.kernel_grad, row, lanes, s, count, buffers.products);
+        read_weights(row, lanes, s, count);
         differentiate(lanes, s, count);
       });
       write_gradient(row, lanes);
@@ -207,25 +232,29 @@ struct Item {
   }
 
   // A row a long row: sum the values of the short rows. A row a short row: sum the values of the long rows.
-  void multiply(int64_t lanes, int64_t s, int64_t count) {
+  void multiply(int64_t row, int64_t lanes, int64_t s, int64_t count) {
     if (task.long_value_out.data) {
-      product_long<R>(buffers.weights, lanes, count, buffers.short_rows, values, buffers.outputs);
+      product_long<R>(buffers.weights, lanes, count, buffers.short_rows, values, outputs(row, s == 0));
     } else {
       product_short<R>(buffers.weights, lanes, count, buffers.long_rows, values, short_value_sums + s * values);
     }
   }
 
+  void begin_sums() {
+    if (task.long_value_out.data) {
+      set_start();
+    } else {
+      clear(short_value_sums, task.shorts * values);
+    }
+  }
+
   void matmul_forward() {
-    if (!task.long_value_out.data) clear(short_value_sums, task.shorts * values);
+    begin_sums();
     blocks([&](int64_t row, int64_t lanes) {
-      if (task.long_value_out.data) {
-        start_outputs(lanes);
-      } else {
-        copy_long_values(row, lanes);
-      }
+      if (!task.long_value_out.data) copy_long_values(row, lanes);
       chunks(row, [&](int64_t s, int64_t count) {
         kernel(row, lanes, s, count);
-        multiply(lanes, s, count);
+        multiply(row, lanes, s, count);
       });
       if (task.long_value_out.data) write_outputs(row, lanes);
     });
@@ -233,17 +262,15 @@ struct Item {
 
   void matmul_backward() {
     clear(short_sums, task.shorts * task.width);
-    if (!task.long_value_out.data) clear(short_value_sums, task.shorts * values);
+    begin_sums();
     blocks([&](int64_t row, int64_t lanes) {
       clear(buffers.d_longs, panel_size<R>(task.width));
-      clear(buffers.outputs, lanes * values);
       copy_long_values(row, lanes);
-      pack<R>(buffers.long_rows, values, lanes, task.value_width, buffers.long_values);
+      pack<R>(Stored<R, R>{buffers.long_rows, values}, lanes, task.value_width, buffers.long_values);
       chunks(row, [&](int64_t s, int64_t count) {
         kernel(row, lanes, s, count);
-        multiply(lanes, s, count);
-        pairs<Dot>(buffers.long_values, lanes, buffers.short_rows, values, count, task.value_width, buffers.products,
-                   [](R*) {});
+        multiply(row, lanes, s, count);
+        multiply_weights(lanes, count);
         differentiate(lanes, s, count);
       });
       if (task.long_value_out.data) write_outputs(row, lanes);

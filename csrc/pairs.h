@@ -109,15 +109,16 @@ void kernel_panel(const R* panel, int64_t lanes, const R* shorts, int64_t count,
 // y may swap.
 template <class R>
 void kernel_panel(const R* panel, const R* totals, int64_t lanes, const R* shorts, const R* short_totals,
-                  int64_t count, int64_t width, const Exponential<R>& exponential, R* out) {
+                  int64_t count, int64_t width, const Exponential<R>& given, R* out) {
   pairs<Largest>(panel, lanes, shorts, width, count, width, out, [&](R* subtile) __attribute__((always_inline)) {
+    const Exponential<R> exponential = given;  // Or its constants would be read again after each store.
     const Vec<R> sums[2] = {load(totals), load(totals + kWidth<R>)};
     totals += kLanes<R>;
     for (int64_t j = 0; j < count; ++j, subtile += kLanes<R>) {
       const Vec<R> zero = splat<R>(0), total = splat<R>(short_totals[j]);
       for (int v = 0; v < 2; ++v) {
         R* to = subtile + v * kWidth<R>;
-        store(to, exponential.normal(larger<R>(load(to) * R(2) - (sums[v] + total), zero)));
+        store(to, exponential.of_half(larger<R>(load(to) - (sums[v] + total), zero)));
       }
     }
   });

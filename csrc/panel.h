@@ -64,19 +64,44 @@ INLINE void store_part(T* to, Vec<R> v, int64_t n) {
   for (int64_t k = 0; k < n; ++k) narrow(buffer[k], to[k]);
 }
 
+// Stored rows, read as the numbers that accumulate.
+template <class R, class T>
+struct Stored {
+  const T* data;
+  int64_t stride;
+
+  INLINE Stored at(int64_t row, int64_t column) const { return {data + row * stride + column, stride}; }
+  // Column 0 of a row, and at most a vector from there on.
+  INLINE R number(int64_t row) const { return widen(data[row * stride]); }
+  INLINE Vec<R> vector(int64_t row, int64_t n) const { return load_part<R>(data + row * stride, n); }
+};
+
+// The product of two, times a factor: it is cheaper to multiply rows than panels.
+template <class R, class T>
+struct StoredProduct {
+  Stored<R, T> left, right;
+  R factor;
+
+  INLINE StoredProduct at(int64_t row, int64_t column) const {
+    return {left.at(row, column), right.at(row, column), factor};
+  }
+  INLINE R number(int64_t row) const { return left.number(row) * factor * right.number(row); }
+  INLINE Vec<R> vector(int64_t row, int64_t n) const { return left.vector(row, n) * factor * right.vector(row, n); }
+};
+
 // `rows` by `columns` stored numbers, at most a vector each way, into `columns` rows of a panel. Adding 0 makes
 // -0 a 0, so that the difference of equal numbers is never -0, whose sign bit would show in signs.h.
-template <class R, class T>
-INLINE void pack_square(const T* from, int64_t stride, int64_t rows, int64_t columns, R* to) {
+template <class R, class From>
+INLINE void pack_square(const From& from, int64_t rows, int64_t columns, R* to) {
   constexpr int w = kWidth<R>;
   Vec<R> square[w];
   if (rows >= w && columns >= w) {
-    for (int i = 0; i < w; ++i) square[i] = load_whole<R>(from + i * stride) + R(0);
+    for (int i = 0; i < w; ++i) square[i] = from.vector(i, w) + R(0);
     transpose<R>(square);
     for (int i = 0; i < w; ++i) store(to + i * kLanes<R>, square[i]);
   } else {
     for (int64_t k = 0; k < smaller(w, columns); ++k)
-      for (int64_t i = 0; i < w; ++i) to[k * kLanes<R> + i] = i < rows ? widen(from[i * stride + k]) + R(0) : R(0);
+      for (int64_t i = 0; i < w; ++i) to[k * kLanes<R> + i] = i < rows ? from.at(0, k).number(i) + R(0) : R(0);
   }
 }
 
@@ -95,13 +120,12 @@ INLINE void unpack_square(const R* from, int64_t rows, int64_t columns, T* to, i
 }
 
 // (lanes, width) stored row by row -> panel of `width` rows. Missing lanes of the last vector become 0.
-template <class R, class T>
-void pack(const T* from, int64_t stride, int64_t lanes, int64_t width, R* panel) {
+template <class R, class From>
+void pack(const From& from, int64_t lanes, int64_t width, R* panel) {
   constexpr int w = kWidth<R>;
   for (int64_t v = 0; v < vectors<R>(lanes); ++v)
     for (int64_t k = 0; k < width; k += w)
-      pack_square<R>(from + v * w * stride + k, stride, lanes - v * w, width - k,
-                     panel + vector_offset<R>(v, width) + k * kLanes<R>);
+      pack_square<R>(from.at(v * w, k), lanes - v * w, width - k, panel + vector_offset<R>(v, width) + k * kLanes<R>);
 }
 
 // The reverse of pack.
@@ -115,12 +139,12 @@ void unpack(const R* panel, int64_t lanes, int64_t width, T* to, int64_t stride)
 }
 
 // (width, lanes) stored row by row -> panel of `width` rows.
-template <class R, class T>
-void copy_in(const T* from, int64_t stride, int64_t lanes, int64_t width, R* panel) {
+template <class R, class From>
+void copy_in(const From& from, int64_t lanes, int64_t width, R* panel) {
   for (int64_t v = 0; v < vectors<R>(lanes); ++v)
     for (int64_t k = 0; k < width; ++k)
       store(panel + vector_offset<R>(v, width) + k * kLanes<R>,
-            load_part<R>(from + k * stride + v * kWidth<R>, lanes - v * kWidth<R>));
+            from.at(0, v * kWidth<R>).vector(k, lanes - v * kWidth<R>));
 }
 
 template <class R, class T>

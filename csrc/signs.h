@@ -58,11 +58,9 @@ INLINE void sign_feature(const R* longs, int64_t long_size, const R* weights, in
 template <class R>
 INLINE void subtract_lane_sums(Vec<R>* lanes, int64_t n, R* sums) {
   constexpr int w = kWidth<R>;
-  for (int64_t k = n; k < w; ++k) lanes[k] = splat<R>(0);
-  transpose<R>(lanes);
-  for (int h = w / 2; h > 0; h /= 2)
-    for (int k = 0; k < h; ++k) lanes[k] += lanes[k + h];
-  store_part<R>(sums, load_part<R>(sums, n) - lanes[0], n);
+  for (int64_t k = 0; k < w; ++k)
+    if (k >= n) lanes[k] = splat<R>(0);
+  store_part<R>(sums, load_part<R>(sums, n) - add_lanes<R>(lanes), n);
 }
 
 template <class R, int Rows = kSignGroup>
@@ -74,14 +72,16 @@ INLINE void sign_group(int64_t rows, const R* longs, int64_t lanes, int64_t widt
       return sign_group<R, Rows - 1>(rows, longs, lanes, width, weights, weight_size, shorts, d_longs, d_shorts);
   }
   const int64_t size = subtile_size<R>(width), count = vectors<R>(lanes);
-  for (int64_t k = 0; k < width; k += w) {
+  const auto features = [&](int64_t k, int64_t n) __attribute__((always_inline)) {
     Vec<R> sums[Rows * w];
-    const int64_t n = smaller(w, width - k);
     for (int64_t i = 0; i < n; ++i)
       sign_feature<R, Rows>(longs + (k + i) * kLanes<R>, size, weights, weight_size, shorts + k + i, width, count,
                             d_longs + (k + i) * kLanes<R>, sums + i);
     for (int j = 0; j < Rows; ++j) subtract_lane_sums<R>(sums + j * w, n, d_shorts + j * width + k);
-  }
+  };
+  int64_t k = 0;
+  for (; k + w <= width; k += w) features(k, w);
+  if (k < width) features(k, width - k);
 }
 
 // Panels of the long features, of the weights and of the long gradient; rows of the short features and gradient.

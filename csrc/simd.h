@@ -98,6 +98,23 @@ INLINE Vec<R> larger(Vec<R> a, Vec<R> b) {
   return a < b ? b : a;
 }
 
+// How many numbers of a table one instruction looks up; 1 where there is no such instruction.
+template <class R>
+constexpr int kTable = (LAPLACIANFORMER_VECTOR_BYTES >= 32 && sizeof(R) == 4) ? kWidth<R> : 1;
+
+// table[index modulo kTable], lane by lane.
+template <class R>
+INLINE typename Simd<R>::I lookup(typename Simd<R>::I table, [[maybe_unused]] typename Simd<R>::I index) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  if constexpr (sizeof(R) == 4)
+    return (typename Simd<R>::I)_mm512_maskz_permutexvar_epi32(-1, (__m512i)index, (__m512i)table);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  if constexpr (sizeof(R) == 4)
+    return (typename Simd<R>::I)_mm256_permutevar8x32_epi32((__m256i)table, (__m256i)index);
+#endif
+  return table;
+}
+
 // A factor for sign(): the sign comes out as 0 or +-kSignUnit.
 template <class R>
 constexpr R kSignUnit = (LAPLACIANFORMER_VECTOR_BYTES == 32 && sizeof(R) == 4) ? R(2) : R(1);
@@ -142,6 +159,24 @@ INLINE void transpose_from(Vec<R>* rows) {
       if (!(i & H)) exchange<H, R>(rows[i], rows[i + H], std::make_index_sequence<kWidth<R>>());
     transpose_from<2 * H, R>(rows);
   }
+}
+
+// The sums of the lanes of kWidth vectors, as one vector: of two vectors, then of four, ...
+template <int H, class R>
+INLINE void add_lanes_from(Vec<R>* rows) {
+  if constexpr (H < kWidth<R>) {
+    for (int i = 0; i < kWidth<R>; i += 2 * H) {
+      exchange<H, R>(rows[i], rows[i + H], std::make_index_sequence<kWidth<R>>());
+      rows[i] += rows[i + H];
+    }
+    add_lanes_from<2 * H, R>(rows);
+  }
+}
+
+template <class R>
+INLINE Vec<R> add_lanes(Vec<R>* rows) {
+  add_lanes_from<1, R>(rows);
+  return rows[0];
 }
 
 // A square block, in place: swaps the off-diagonal halves of each 2 x 2, 4 x 4, ... block.

@@ -8,24 +8,29 @@ namespace {
 // of itself, and never smaller than exp(-32).
 constexpr double kTotalsBound = 32;
 
-// The sum of each row of a panel, added up as pairs.h adds up; whether sum |x| is within the bound for all of them.
+// Half the sum of each row of a panel, added up as pairs.h adds up; whether sum |x| is within the bound for all rows.
 template <class R>
 bool panel_totals(const R* panel, int64_t lanes, int64_t width, R bound, R* totals) {
   bool within = true;
-  for (int64_t v = 0; v < vectors<R>(lanes); ++v) {
-    const R* x = panel + vector_offset<R>(v, width);
-    Vec<R> total = splat<R>(0), size = splat<R>(0);
+  for (int64_t v = 0; v < vectors<R>(lanes); v += 2) {
+    // Both vectors of a subtile: additions of one wait for each other. Without a second one, the first again.
+    const R* x[2] = {panel + vector_offset<R>(v, width),
+                     panel + vector_offset<R>(smaller(v + 1, vectors<R>(lanes) - 1), width)};
+    Vec<R> total[2] = {}, size[2] = {};
     for (int64_t begin = 0; begin < width; begin += kFeatures) {
-      Vec<R> sum = splat<R>(0);
-      for (int64_t k = begin; k < smaller(begin + kFeatures, width); ++k) {
-        const Vec<R> term = load(x + k * kLanes<R>);
-        sum += term;
-        size += absolute<R>(term);
-      }
-      total = begin > 0 ? total + sum : sum;
+      Vec<R> sum[2] = {};
+      for (int64_t k = begin; k < smaller(begin + kFeatures, width); ++k)
+        for (int i = 0; i < 2; ++i) {
+          const Vec<R> term = load(x[i] + k * kLanes<R>);
+          sum[i] += term;
+          size[i] += absolute<R>(term);
+        }
+      for (int i = 0; i < 2; ++i) total[i] = begin > 0 ? total[i] + sum[i] : sum[i];
     }
-    store(totals + v * kWidth<R>, total);
-    for (int i = 0; i < kWidth<R>; ++i) within &= size[i] <= bound;  // Not for NaN.
+    for (int i = 0; i < 2; ++i) {
+      store(totals + (v + i) * kWidth<R>, total[i] * R(0.5));
+      for (int l = 0; l < kWidth<R>; ++l) within &= size[i][l] <= bound;  // Not for NaN.
+    }
   }
   return within;
 }
@@ -49,7 +54,7 @@ bool row_totals(const R* rows, int64_t count, int64_t width, R bound, R* totals)
       for (int64_t i = 0; i < group; ++i) total[i] = begin > 0 ? total[i] + sum[i] : sum[i];
     }
     for (int64_t i = 0; i <= last; ++i) {
-      totals[j + i] = total[i];
+      totals[j + i] = total[i] * R(0.5);
       within &= size[i] <= bound;
     }
   }
