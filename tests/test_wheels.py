@@ -64,7 +64,7 @@ def build(sources, output, kernels, **variables):
 
 
 def check_predictions(wheel, folder, capsys):
-    """The installed package predicts, with its own weights, what this one does. Returns what it says of its backends."""
+    """The installed package predicts what this one does, with its own weights. Returns what its backends say."""
     environment, path = folder / "environment", folder / "picture.png"
     venv.create(environment, symlinks=True)
     python = environment / "bin" / "python"
