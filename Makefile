@@ -22,7 +22,7 @@ wheel: .venv/ready
 	rm -rf build dist
 	LAPLACIANFORMER_KERNELS=1 $(WHEEL)
 	LAPLACIANFORMER_KERNELS=0 $(WHEEL)
-	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")'
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > /dev/null
 
 # setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
 .venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
