@@ -37,6 +37,7 @@ def python(*arguments):
     return done.stdout
 
 
+@pytest.mark.timeout(600)  # a minute on an idle core
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
 def test_torch_alone_runs_it_at_every_size(tmp_path):
     weights, output = save_one_stage(tmp_path / "model.safetensors"), tmp_path / "model.pt2"
