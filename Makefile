@@ -1,8 +1,9 @@
 # Every target sets up .venv by itself and does nothing twice.
 PYTHON ?= python3
 BIN := .venv/bin
+WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-.PHONY: test lint demo clean
+.PHONY: test lint demo wheel clean
 
 # One process a core, with one thread each.
 test: .venv/ready
@@ -15,6 +16,13 @@ lint: .venv/ready
 
 demo: .venv/ready
 	$(BIN)/python examples/digits.py --output runs/demo
+
+# To dist/: one wheel with the C++ kernels for this platform and every Python, one of Python alone, and the sources.
+wheel: .venv/ready
+	rm -rf build dist
+	LAPLACIANFORMER_KERNELS=1 $(WHEEL)
+	LAPLACIANFORMER_KERNELS=0 $(WHEEL)
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > /dev/null
 
 # setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
 .venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)

@@ -1,5 +1,6 @@
 """Builds the C++ kernels of the `cpu` backend where a compiler can, and installs without them where it can't.
 
+LAPLACIANFORMER_KERNELS=1 makes a build without them fail, LAPLACIANFORMER_KERNELS=0 builds a package of Python alone.
 Everything else about the package is in pyproject.toml.
 """
 
@@ -21,6 +22,9 @@ except ImportError as error:
 FAILURE = "build_failure.txt"
 # The oldest torch that the binary runs on.
 OLDEST_TORCH = 0x020A000000000000
+KERNELS = os.environ.get("LAPLACIANFORMER_KERNELS", "")
+if KERNELS not in ("", "0", "1"):
+    sys.exit(f"LAPLACIANFORMER_KERNELS is {KERNELS!r}, expected 0, 1 or nothing")
 
 
 class OptionalBuild(BuildExtension):
@@ -28,6 +32,10 @@ class OptionalBuild(BuildExtension):
 
     pip shows what a build prints only with -v, so the package says it again when it is first used.
     """
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.force = False  # What is newer than all it depends on is not built again.
 
     def run(self) -> None:
         path = Path(self.get_ext_fullpath(self.extensions[0].name))
@@ -39,6 +47,8 @@ class OptionalBuild(BuildExtension):
                 raise RuntimeError(f"no C++ compiler, {compiler!r} is not found")
             super().run()
         except Exception as error:
+            if KERNELS == "1":
+                raise
             path.unlink(missing_ok=True)  # An older build is not what this source says.
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,16 +59,19 @@ class OptionalBuild(BuildExtension):
             )
 
 
-setup(
-    ext_modules=[
-        CppExtension(
-            "laplacianformer._cpu",
-            sources=sorted(glob("csrc/*.cpp")),
-            depends=sorted(glob("csrc/*.h")),
-            py_limited_api=True,
-            extra_compile_args=["-O3", "-std=c++17", f"-DTORCH_TARGET_VERSION={OLDEST_TORCH:#018x}"],
-        )
-    ],
-    cmdclass={"build_ext": OptionalBuild},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
-)
+if KERNELS == "0":
+    setup()
+else:
+    setup(
+        ext_modules=[
+            CppExtension(
+                "laplacianformer._cpu",
+                sources=sorted(glob("csrc/*.cpp")),
+                depends=[*sorted(glob("csrc/*.h")), "setup.py"],
+                py_limited_api=True,
+                extra_compile_args=["-O3", "-std=c++17", f"-DTORCH_TARGET_VERSION={OLDEST_TORCH:#018x}"],
+            )
+        ],
+        cmdclass={"build_ext": OptionalBuild},
+        options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    )

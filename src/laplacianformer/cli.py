@@ -200,19 +200,28 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     export = commands.add_parser(
         "export",
         help="write a classifier for places where this package is not",
-        description="Writes ONNX for any batch, height and width. What was written is compared with the model on "
-        "several sizes, and is kept only if it computes the same. Or a folder with a model card, which timm loads.",
+        description="Writes ONNX, or a compiled package of AOTInductor, for any batch, height and width. What was "
+        "written is compared with the model on several sizes, and is kept only if it computes the same. Or a folder "
+        "with a model card, which timm loads.",
         epilog="""examples:
   laplacianformer export --weights model.safetensors --format onnx model.onnx
   laplacianformer export --weights model.safetensors --format onnx --int8 --data cifar10/ small.onnx
+  laplacianformer export --weights model.safetensors --format pt2 --size 224 224 model.pt2
   laplacianformer export --weights model.safetensors --format hf my-model""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_weights(export)
-    export.add_argument("--format", required=True, choices=("onnx", "hf"), help="what is written")
+    export.add_argument("--format", required=True, choices=("onnx", "pt2", "hf"), help="what is written")
     export.add_argument("--int8", action="store_true", help="8-bit weights in linear layers (ONNX)")
+    export.add_argument(
+        "--size",
+        type=int,
+        nargs=2,
+        metavar=("HEIGHT", "WIDTH"),
+        help="compile for images of this size alone: smaller and faster (pt2; default: any size)",
+    )
     export.add_argument("--data", metavar="[READER:]DIR", help="labelled pictures, to measure how the accuracy changes")
-    export.add_argument("output", type=Path, metavar="OUT", help="a file that ends with .onnx, or a new folder")
+    export.add_argument("output", type=Path, metavar="OUT", help="a file that ends with .onnx or .pt2, or a new folder")
     export.set_defaults(run=_export)
 
 
@@ -339,6 +348,7 @@ def _export(arguments: argparse.Namespace) -> None:
         form=arguments.format,
         output=arguments.output,
         int8=arguments.int8,
+        size=arguments.size and tuple(arguments.size),
         data=arguments.data,
     )
 

@@ -18,7 +18,7 @@ def file(tmp_path):
 
 def writes(monkeypatch, change):
     """In place of a real export: the model itself, with `change` applied to its outputs."""
-    monkeypatch.setattr(command, "_write", lambda loaded, int8: (b"whole", lambda x: change(loaded.model(x))))
+    monkeypatch.setattr(command, "_write", lambda loaded, form, **_: (b"whole", lambda x: change(loaded.model(x))))
 
 
 def test_what_computes_the_same_is_kept_and_differences_are_printed(file, tmp_path, monkeypatch, capsys):
@@ -56,7 +56,13 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
     ("arguments", "reason"),
     [
         (["--format", "hf", "--int8", "out"], "--int8 is for --format onnx"),
+        (["--format", "pt2", "--int8", "out.pt2"], "--int8 is for --format onnx"),
+        (["--format", "onnx", "--size", "32", "32", "out.onnx"], "--size is for --format pt2"),
+        (["--format", "pt2", "--size", "32", "0", "out.pt2"], "at least 1 pixel, got 32 0"),
+        (["--format", "pt2", "--size", "40", "32", "--data", "taken.onnx", "out.pt2"], "--size says (40, 32)"),
+        (["--format", "pt2", "--data", "gone", "out.pt2"], "gone"),
         (["--format", "onnx", "out.pt2"], "expected a file name that ends with .onnx"),
+        (["--format", "pt2", "out.onnx"], "expected a file name that ends with .pt2"),
         (["--format", "onnx", "taken.onnx"], "it is a folder"),
         (["--format", "onnx", "--weights", "gone.safetensors", "out.onnx"], "gone.safetensors is not there"),
     ],

@@ -1,1 +1,1 @@
-"""A trained model for places where this package is not: ONNX, and folders for timm."""
+"""A trained model for places where this package is not: ONNX, compiled packages, and folders for timm."""

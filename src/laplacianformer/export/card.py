@@ -25,7 +25,8 @@ CITATION = """@inproceedings{laplacianformer2026,
 }"""
 LIMITS = (
     "It knows only these classes: a picture of anything else is put into one of them.",
-    "It was measured on the held-out part of its own data alone, and not for use where a wrong answer does harm.",
+    "Its metrics are those of the held-out part of its own data, at this image size; it runs at others, unmeasured.",
+    "It is not made for uses where a wrong answer does harm.",
     "Probabilities are not calibrated.",
 )
 

@@ -16,33 +16,40 @@ from laplacianformer.export.trace import exportable, least_side
 from laplacianformer.weights import Weights
 
 Runner = Callable[[Tensor], Tensor]
+Size = tuple[int, int]  # height, width
 
 # The largest difference of an output over the largest output: rounding of float32, and of 8-bit integers.
 TOLERANCE = 1e-4
 INT8_TOLERANCE = 0.2
 
 
-def run(*, file: Path | None, form: str, output: Path, int8: bool, data: str | None) -> None:
-    """As "onnx": write the model, print how far it is from PyTorch's, and keep it if that is near.
+def run(*, file: Path | None, form: str, output: Path, int8: bool, size: Size | None, data: str | None) -> None:
+    """Write the model as `form` ("onnx", "pt2"), print how far it is from the model, and keep it if that is near.
 
     As "hf": a folder with the weights as they are, and a card.
     """
     if int8 and form != "onnx":
         raise InputError(f"--int8 is for --format onnx, got --format {form}")
+    if size and form != "pt2":
+        raise InputError(f"--size is for --format pt2, got --format {form}, which takes images of every size")
+    if size and min(size) < 1:
+        raise InputError(f"--size is a height and a width of at least 1 pixel, got {size[0]} {size[1]}")
     if form == "hf":
         _write_folder(file, output, data)
     else:
-        _write_onnx(file, output, int8=int8, data=data)
+        _write_file(file, form, output, int8=int8, size=size, data=data)
 
 
-def _write_onnx(file: Path | None, output: Path, *, int8: bool, data: str | None) -> None:
-    if output.suffix != ".onnx":
-        raise InputError(f"expected a file name that ends with .onnx, got {output}")
+def _write_file(file: Path | None, form: str, output: Path, *, int8: bool, size: Size | None, data: str | None) -> None:
+    if output.suffix != f".{form}":
+        raise InputError(f"expected a file name that ends with .{form}, got {output}")
     files.check_file(output)
     loaded = weights.load_chosen(file)
-    written, runner = _write(loaded, int8=int8)
+    if data is not None:
+        _check_data(loaded, data, size)
+    written, runner = _write(loaded, form, int8=int8, size=size)
     tolerance = INT8_TOLERANCE if int8 else TOLERANCE
-    measured = list(differences(loaded, runner))
+    measured = list(differences(loaded, runner, size))
     console = Console()
     console.print(_table(measured, tolerance))
     worst = max(difference for _, difference in measured)
@@ -56,6 +63,14 @@ def _write_onnx(file: Path | None, output: Path, *, int8: bool, data: str | None
     console.print(Text(f"Saved: {output} ({len(written) / 1e6:.1f} MB)"), soft_wrap=True)
 
 
+def _check_data(loaded: Weights, data: str, size: Size | None) -> None:
+    """Told now, not after minutes of compiling."""
+    expected = tuple(loaded.input["size"][1:])
+    if size and size != expected:
+        raise InputError(f"--data takes pictures of {expected}, height and width, as trained on: --size says {size}")
+    evaluate.open_batches(loaded, data)
+
+
 def _write_folder(file: Path | None, output: Path, data: str | None) -> None:
     from laplacianformer.export.card import write_folder
 
@@ -65,7 +80,12 @@ def _write_folder(file: Path | None, output: Path, data: str | None) -> None:
     Console().print(Text(f"Saved: {output}: config.json, model.safetensors, README.md"), soft_wrap=True)
 
 
-def _write(loaded: Weights, *, int8: bool) -> tuple[bytes, Runner]:
+def _write(loaded: Weights, form: str, *, int8: bool, size: Size | None) -> tuple[bytes, Runner]:
+    if form == "pt2":
+        from laplacianformer.export.aot_inductor import pt2_runner, to_pt2
+
+        written = to_pt2(exportable(loaded.model), loaded.metadata, size)
+        return written, pt2_runner(written)
     try:
         from laplacianformer.export.int8 import quantised
         from laplacianformer.export.onnx_model import onnx_runner, to_onnx
@@ -77,12 +97,16 @@ def _write(loaded: Weights, *, int8: bool) -> tuple[bytes, Runner]:
 
 
 @torch.inference_mode()
-def differences(loaded: Weights, run: Runner) -> Iterator[tuple[tuple[int, ...], float]]:
-    """For random images of several shapes: the shape, and the largest difference over the largest output."""
+def differences(loaded: Weights, run: Runner, size: Size | None = None) -> Iterator[tuple[tuple[int, ...], float]]:
+    """For random images of several shapes: the shape, and the largest difference over the largest output.
+
+    With `size`, the one height and width that `run` takes, only batches differ.
+    """
     channels, height, width = loaded.input["size"]
     generator, least = torch.Generator().manual_seed(0), least_side(exportable(loaded.model))
     for batch, rows, columns in ((1, height, width), (3, height + 9, width // 2 + 1), (2, 7 * height // 4, width)):
-        images = torch.randn(batch, channels, max(rows, least), max(columns, least), generator=generator)
+        rows, columns = size or (max(rows, least), max(columns, least))
+        images = torch.randn(batch, channels, rows, columns, generator=generator)
         expected = loaded.model(images)
         yield tuple(images.shape), float((run(images) - expected).abs().max() / expected.abs().max())
 

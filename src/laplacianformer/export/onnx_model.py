@@ -82,6 +82,8 @@ def onnx_runner(file: bytes) -> Callable[[Tensor], Tensor]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors: warnings are about what it could not optimise
+    # Threads that wait leave their core to others, which are often busy: as fast on an idle machine.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 

@@ -1,4 +1,4 @@
-"""One graph of a model for every batch and every image size."""
+"""One graph of a model for every batch, and for every image size or one."""
 
 from collections.abc import Collection
 
@@ -23,12 +23,17 @@ class _Traced(nn.Module):
 
 
 @torch.no_grad()
-def trace(model: LaplacianFormer) -> ExportedProgram:
-    """The graph of a model in evaluation mode: PyTorch's operators and this package's own."""
+def trace(model: LaplacianFormer, size: tuple[int, int] | None = None) -> ExportedProgram:
+    """The graph of a model in evaluation mode: PyTorch's operators and this package's own.
+
+    For images of any size, or of this height and width alone.
+    """
     least = least_side(model)
-    example = torch.zeros(2, model.in_chans, 3 * least, 4 * least)
+    height, width = size or (3 * least, 4 * least)
+    example = torch.zeros(2, model.in_chans, height, width)
     side = Dim.AUTO(min=least)
-    return torch.export.export(_Traced(model).eval(), (example,), dynamic_shapes=({0: Dim.AUTO, 2: side, 3: side},))
+    dynamic = {0: Dim.AUTO} if size else {0: Dim.AUTO, 2: side, 3: side}
+    return torch.export.export(_Traced(model).eval(), (example,), dynamic_shapes=(dynamic,))
 
 
 def least_side(model: LaplacianFormer) -> int:

@@ -1,0 +1,129 @@
+"""The ways to run a model on a CPU, in interleaved rounds: time, peak memory, and the size of the file.
+
+    python benchmarks/export.py --files runs/export                    nano and tiny at 224 pixels, 1 and 2 threads
+    python benchmarks/export.py --models laplacianformer_nano --size 64 --threads 1 --seconds 0.2       to try it
+
+One image at a time, random weights. Writes results/export/speed.csv. The peak is that of the first call, once the model
+is loaded and compiled, beyond what the process had before it. Compiling takes minutes: with `--files`, what was
+compiled is kept there and used again.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from measure import Call, in_child
+from models import Row, compare, show, write
+from safetensors.torch import save_model
+from torch import nn
+
+import laplacianformer  # noqa: F401  (registers the models)
+from laplacianformer.provenance import provenance
+
+RESULTS = Path(__file__).parent.parent / "results" / "export"
+FILES = {
+    "eager": "model.safetensors",
+    "torch.compile": "model.safetensors",
+    "aot_inductor": "one-size.pt2",
+    "aot_inductor, any size": "any-size.pt2",
+    "onnxruntime": "model.onnx",
+    "onnxruntime, int8": "int8.onnx",
+}
+ANY_SIZE = "aot_inductor, any size"  # of nano alone: compiling the others takes long, and says the same
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["laplacianformer_nano", "laplacianformer_tiny"], metavar="NAME")
+    parser.add_argument("--size", type=int, default=224, help="pixels (default: %(default)s)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="(default: 1 2)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="a measured call (default: %(default)s)")
+    parser.add_argument("--files", type=Path, metavar="DIR", help="where exports are kept (default: nowhere)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/export)")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    with nullcontext(arguments.files) if arguments.files else tempfile.TemporaryDirectory() as kept:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(kept).resolve() / "compiled"))
+        for name in arguments.models:
+            folder = Path(kept) / f"{name}-{arguments.size}"
+            in_child(partial(export, name, folder, arguments.size))
+            for threads in arguments.threads:
+                rows += measure(name, folder, threads, arguments)
+                write(rows, arguments.output / "speed.csv")
+    show(rows)
+
+
+def measure(name: str, folder: Path, threads: int, arguments: argparse.Namespace) -> list[Row]:
+    settings = argparse.Namespace(threads=threads, seconds=arguments.seconds, device="cpu")
+    builders = {way: partial(build, way, name, folder, arguments.size) for way in ways(name)}
+    origin = in_child(partial(provenance, threads=threads))
+    return [
+        {"model": name, "size": arguments.size, "threads": threads}
+        | row
+        | {"file_megabytes": round((folder / FILES[row["name"]]).stat().st_size / 2**20, 2)}
+        | origin
+        for row in compare(builders, "eager", settings)
+    ]
+
+
+def ways(name: str) -> list[str]:
+    return [way for way in FILES if way != ANY_SIZE or name == "laplacianformer_nano"]
+
+
+def export(name: str, folder: Path, size: int) -> None:
+    """The files of a model that are not there yet."""
+    from laplacianformer.export.aot_inductor import to_pt2
+    from laplacianformer.export.int8 import quantised
+    from laplacianformer.export.onnx_model import to_onnx
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model = create(name)
+    save_model(model, str(folder / FILES["eager"]))
+    writers: dict[str, Callable[[], bytes]] = {
+        "onnxruntime": lambda: to_onnx(model, {}),
+        "onnxruntime, int8": lambda: quantised((folder / FILES["onnxruntime"]).read_bytes()),
+        "aot_inductor": lambda: to_pt2(model, {}, (size, size)),
+        ANY_SIZE: lambda: to_pt2(model, {}),
+    }
+    for way, make in writers.items():
+        path = folder / FILES[way]
+        if way in ways(name) and not path.exists():
+            path.write_bytes(make())
+
+
+def create(name: str) -> Any:
+    torch.manual_seed(0)
+    return timm.create_model(name).eval()
+
+
+def build(way: str, name: str, folder: Path, size: int) -> Call:
+    images = torch.randn(1, 3, size, size)
+    run = runner(way, name, (folder / FILES[way]).read_bytes())
+    if way == "torch.compile":
+        with torch.inference_mode():
+            run(images)  # compiles
+    return torch.inference_mode()(lambda: run(images))
+
+
+def runner(way: str, name: str, file: bytes) -> Callable[[torch.Tensor], Any]:
+    from laplacianformer.export.aot_inductor import pt2_runner
+    from laplacianformer.export.onnx_model import onnx_runner
+
+    if way.startswith("onnxruntime"):
+        return onnx_runner(file)
+    if way.startswith("aot_inductor"):
+        return pt2_runner(file)
+    model: nn.Module = create(name)
+    # One compilation for every number of threads, as the packages have it.
+    return torch.compile(model, options={"cpp.dynamic_threads": True}) if way == "torch.compile" else model
+
+
+if __name__ == "__main__":
+    main()

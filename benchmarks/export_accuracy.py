@@ -1,0 +1,61 @@
+"""Top-1 of the weights inside the package, and of the ONNX files made from them, on CIFAR-10.
+
+    python benchmarks/export_accuracy.py cifar10/          DIR/val/CLASS/*.png, or what `laplacianformer eval` reads
+
+Writes results/export/accuracy.csv. `difference` is the largest of the logits on random images, over the largest logit.
+"""
+
+import argparse
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from export import RESULTS
+from measure import in_child
+from models import Row, show, write
+from torch import nn
+
+from laplacianformer import evaluate, shipped, weights
+from laplacianformer.export.command import Runner, differences
+from laplacianformer.export.int8 import quantised
+from laplacianformer.export.onnx_model import onnx_runner, to_onnx
+from laplacianformer.export.trace import exportable
+from laplacianformer.provenance import provenance
+
+
+class Run(nn.Module):
+    """A function as the model that is evaluated."""
+
+    def __init__(self, run: Runner) -> None:
+        super().__init__()
+        self.forward = run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", metavar="[READER:]DIR")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/export)")
+    arguments = parser.parse_args()
+    rows = in_child(partial(measure, arguments.data))
+    write(rows, arguments.output / "accuracy.csv")
+    show(rows)
+
+
+def measure(data: str) -> list[Row]:
+    loaded = weights.load_weights(shipped.PATH)
+    onnx = to_onnx(exportable(loaded.model), loaded.metadata)
+    files = {"onnx": onnx, "onnx, int8": quantised(onnx)}
+    before = evaluate.evaluate(loaded, evaluate.open_batches(loaded, data))
+    rows: list[Row] = [{"form": "PyTorch", "images": before.images, "top1": before.top1, "change": 0.0}]
+    rows[0] |= {"difference": 0.0, "megabytes": round(shipped.PATH.stat().st_size / 1e6, 2)} | provenance()
+    for form, file in files.items():
+        run = onnx_runner(file)
+        after = evaluate.evaluate(replace(loaded, model=Run(run)), evaluate.open_batches(loaded, data))
+        row = {"form": form, "images": after.images, "top1": after.top1, "change": round(after.top1 - before.top1, 6)}
+        worst = max(difference for _, difference in differences(loaded, run))
+        rows.append(row | {"difference": f"{worst:.1e}", "megabytes": round(len(file) / 1e6, 2)} | provenance())
+    return rows
+
+
+if __name__ == "__main__":
+    main()

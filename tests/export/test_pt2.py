@@ -1,0 +1,76 @@
+"""`laplacianformer export --format pt2`: a compiled package that torch runs without this one."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from laplacianformer.export.trace import trace
+from laplacianformer.weights import load_weights
+from tests.export.helpers import code_of, save_one_stage
+from tests.helpers import CLASSES
+from tests.model.helpers import images
+
+ALONE = """
+import json, sys
+sys.modules["laplacianformer"] = None  # can't be imported
+import torch
+model = torch._inductor.aoti_load_package(sys.argv[1])
+with torch.inference_mode():
+    torch.save([model(x) for x in torch.load(sys.argv[2])], sys.argv[3])
+print(model.get_metadata()["classes"])
+try:
+    model(torch.zeros(1, 4, 32, 32))
+except RuntimeError:
+    print("refused")
+"""
+
+
+def python(*arguments):
+    environment = os.environ | {"AOTI_RUNTIME_CHECK_INPUTS": "1"}
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)  # a minute on an idle core
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+def test_torch_alone_runs_it_at_every_size(tmp_path):
+    weights, output = save_one_stage(tmp_path / "model.safetensors"), tmp_path / "model.pt2"
+    # Not in this process: pytest keeps what the compiler logs, which takes as long as compiling.
+    export = ["-m", "laplacianformer", "export", "--weights", str(weights), "--format", "pt2", str(output)]
+    assert "largest difference" in python(*export)
+    # Up to 14 pixels there are as many landmarks as tokens, and nothing is solved.
+    inputs = [images(height, width, batch=batch) for height, width, batch in ((32, 32, 1), (14, 14, 3), (9, 150, 2))]
+    torch.save(inputs, tmp_path / "inputs.pt")
+    files = [str(tmp_path / name) for name in ("model.pt2", "inputs.pt", "outputs.pt")]
+    classes, four_channels = python("-I", "-c", ALONE, *files).splitlines()
+    assert json.loads(classes) == list(CLASSES)
+    assert four_channels == "refused"
+    model = load_weights(weights).model
+    with torch.inference_mode():
+        for x, found in zip(inputs, torch.load(files[2]), strict=True):
+            torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_of_one_size_has_constants_for_it_and_any_batch(tmp_path):
+    model = load_weights(save_one_stage(tmp_path / "model.safetensors")).model
+    program = trace(model, (24, 40))
+    (shape,) = [node.meta["val"].shape for node in program.graph.nodes if node.name == "images"]
+    assert shape[2:] == (24, 40)
+    assert isinstance(shape[0], torch.SymInt)
+    with torch.inference_mode():
+        for batch in (1, 5):
+            x = images(24, 40, batch=batch)
+            torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_missing_compiler_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    weights = save_one_stage(tmp_path / "model.safetensors")
+    assert code_of(["export", "--weights", str(weights), "--format", "pt2", str(tmp_path / "model.pt2")]) == 2
+    assert "'no-such-compiler' is not found" in capsys.readouterr().err
