@@ -2,20 +2,23 @@
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 Call = Callable[[], Any]
+TURN = 5e-3  # seconds that a function is called for before it is another's turn, or one call if that is longer
 
 
 def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, device: str = "cpu") -> dict[str, Any]:
     """Time functions in turn, so that what else the machine does meets all of them alike.
 
-    Goes round for about `seconds` a function, and at least `rounds` times. Each turn begins with a call that is not
-    timed: a function then finds caches and freed memory as it left them itself, not as a rival did. A function that
-    takes a millisecond or less is called several times a turn. On a GPU, a turn ends when the GPU has finished.
+    Goes round for about `seconds` a function, and at least `rounds` times, each round beginning with another function:
+    after an idle or a busy rival, a machine is not the same. Each turn begins with a call that is not timed: a function
+    then finds caches and freed memory as it left them itself. A function is called as often as fits into `TURN`, so that
+    what a turn begins with counts alike for short and for long ones. On a GPU, a turn ends when the GPU has finished.
 
     Returns:
         For each name its median, its fastest time and its number of rounds, and, over all of them, the time of the
@@ -29,11 +32,13 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
         start = time.perf_counter()
         function()
         wait()
-        repeats[name] = max(1, int(1e-3 / max(time.perf_counter() - start, 1e-7)))
+        repeats[name] = max(1, int(TURN / max(time.perf_counter() - start, 1e-7)))
     times: dict[str, list[float]] = {name: [] for name in functions}
+    order = deque(functions.items())
     cpu, wall = time.process_time(), time.perf_counter()
     while len(times[next(iter(times))]) < rounds or time.perf_counter() - wall < seconds * len(functions):
-        for name, function in functions.items():
+        order.rotate(-1)
+        for name, function in order:
             function()
             wait()
             start = time.perf_counter()
