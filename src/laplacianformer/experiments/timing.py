@@ -17,8 +17,8 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
 
     Goes round for about `seconds` a function, and at least `rounds` times, each round beginning with another function:
     after an idle or a busy rival, a machine is not the same. Each turn begins with a call that is not timed: a function
-    then finds caches and freed memory as it left them itself. A function is called as often as fits into `TURN`, so that
-    what a turn begins with counts alike for short and for long ones. On a GPU, a turn ends when the GPU has finished.
+    then finds caches and freed memory as it left them itself. A function is called as often as fits into `TURN`, so
+    that what a turn begins with counts alike for short and for long ones. On a GPU, it ends when the GPU has finished.
 
     Returns:
         For each name its median, its fastest time and its number of rounds, and, over all of them, the time of the
