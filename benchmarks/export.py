@@ -24,7 +24,6 @@ from models import Row, compare, show, write
 from safetensors.torch import save_model
 from torch import nn
 
-import laplacianformer  # noqa: F401  (registers the models)
 from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "export"
