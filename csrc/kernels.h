@@ -164,8 +164,8 @@ struct Item {
 
   // What each row of the outputs begins with.
   void set_start() {
-    const R* start = static_cast<const R*>(task.start) + matrix * task.value_width;
-    for (int64_t k = 0; k < values; ++k) buffers.start[k] = task.start && k < task.value_width ? start[k] : R(0);
+    const R* start = task.start ? static_cast<const R*>(task.start) + matrix * task.value_width : nullptr;
+    for (int64_t k = 0; k < values; ++k) buffers.start[k] = start && k < task.value_width ? start[k] : R(0);
   }
 
   // Whether rows of outputs are summed where they are stored, and not in a buffer.
