@@ -88,6 +88,20 @@ def test_the_standard_anchors_of_coco_come_out_for_strides_of_4_to_32() -> None:
     assert [sizes[0] for sizes in other.anchor_generator.sizes] == [32, 64, 128, 256, 512]
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_cell_of_a_crop_averages_as_many_points_as_asked_for(samples: int) -> None:
+    """A map that is the square of the place tells one point in the middle of a cell from two on each side of it."""
+    model = helpers.small("mask_rcnn", crop_samples=samples)
+    maps = {str(level): (torch.arange(16.0) ** 2).expand(1, 1, 16, 16) for level in range(3)}
+    box = torch.tensor([[8.5 * 4, 8.5 * 4, 10.5 * 4, 10.5 * 4]])
+    for pool, cells in ((model.roi_heads.box_roi_pool, 7), (model.roi_heads.mask_roi_pool, 14)):
+        found = pool(maps, [box], [(64, 64)])[0, 0, 0]
+        points = 8.5 + 2 / cells * (torch.arange(cells * samples) + 0.5) / samples
+        low = points.floor()
+        expected = low**2 + (points - low) * (2 * low + 1)
+        torch.testing.assert_close(found, expected.view(cells, samples).mean(1))
+
+
 def whitenings(model: nn.Module) -> list[Whitening]:
     return [module for module in model.modules() if isinstance(module, Whitening)]
 

@@ -200,7 +200,7 @@ def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, message = WRONG[what]
-    fewer = [] if what == "no folder" else ["data.shapes_train=16", "data.shapes_val=1"]
+    fewer = [] if what == "no folder" else ["data.shapes_train=16", "data.shapes_val=1", "run.devices=1"]
     with pytest.raises(SystemExit) as stop:
         main(["train", "--output", str(tmp_path / "run"), *arguments, *fewer])
     assert stop.value.code == 2

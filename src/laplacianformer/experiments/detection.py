@@ -42,7 +42,7 @@ SIZES = ("tiny", "small", "medium", "large")
 DETECTORS = ("maskrcnn", "retinanet")
 QUICK = (
     *("data.shapes_train=8", "data.shapes_val=4", "data.shapes_size=48", "data.short_side=[48]", "data.long_side=64"),
-    *("optimise.epochs=1", "optimise.batch_size=4", "run.tensorboard=false"),
+    *("optimise.epochs=1", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),
 )
 Found = dict[str, dict[str, float]]  # by recipe: box_ap, mask_ap, ... in percent
 

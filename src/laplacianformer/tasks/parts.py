@@ -1,6 +1,7 @@
 """What a recipe asks for: the engine, the model, the optimiser with its schedule, the mixing of labels."""
 
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +35,7 @@ def create_engine(run: Run) -> Fabric:
     elif SLURMEnvironment.detect():
         nodes = int(os.environ.get("SLURM_NNODES", "1"))
         devices = int(os.environ["SLURM_NTASKS"]) // nodes
+    warnings.filterwarnings("ignore", "Grad strides do not match")  # of dimensions of size 1, where they mean nothing
     strategy: Any = run.strategy
     if strategy == "fsdp":
         if devices == "auto":
