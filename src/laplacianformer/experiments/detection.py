@@ -105,7 +105,7 @@ def judge(found: Found) -> Outcome:
     listed = "; ".join(said(recipe, scores) for recipe, scores in found.items()) or "no run of a detection recipe yet"
     on_coco = {recipe: scores["box_ap"] for recipe, scores in found.items() if reported(recipe) is not None}
     if not on_coco:
-        return Outcome(f"{listed}. Nothing was trained on COCO here.", "not confirmed at this scale")
+        return Outcome(f"{listed}. Nothing was trained on all of COCO here.", "not confirmed at this scale")
     near = [box >= (reported(recipe) or 0) - 1 for recipe, box in on_coco.items()]
     return Outcome(f"{listed}.", "agrees" if all(near) else "agrees in part" if any(near) else "disagrees")
 
