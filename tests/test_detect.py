@@ -64,6 +64,26 @@ def test_pictures_are_drawn_on_and_objects_written(weights: Path, tmp_path: Path
         assert not np.array_equal(np.asarray(result), np.asarray(enlarged))
 
 
+def test_a_picture_is_never_drawn_over(weights: Path, tmp_path: Path) -> None:
+    picture(1).save(tmp_path / "one.png")
+    before = (tmp_path / "one.png").read_bytes()
+    assert run("--weights", weights, tmp_path / "one.png", "--output", tmp_path) == 0
+    assert (tmp_path / "one.png").read_bytes() == before
+    assert (tmp_path / "one-2.png").is_file()
+
+
+def test_a_picture_that_the_detector_can_not_take_is_named_and_the_others_drawn(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture(1, (300, 3)).save(tmp_path / "flat.png")
+    picture(1).save(tmp_path / "good.png")
+    names = (tmp_path / "flat.png", tmp_path / "good.png")
+    assert run("--weights", weights, "--output", tmp_path / "out", *names) == 1
+    assert "the detector can't take its 300 x 3" in capsys.readouterr().err
+    said = json.loads((tmp_path / "out" / "detections.json").read_text())
+    assert [Path(entry["image"]).name for entry in said["images"]] == ["good.png"]
+
+
 def test_a_threshold_of_1_draws_nothing(weights: Path, tmp_path: Path) -> None:
     picture(1).save(tmp_path / "one.png")
     assert run("--weights", weights, tmp_path / "one.png", "--threshold", 1, "--output", tmp_path / "out") == 0

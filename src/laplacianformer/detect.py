@@ -48,7 +48,7 @@ class Detection:
 def run(names: Sequence[str], *, file: Path, threshold: float, output: Path, device: str | None) -> int:
     """The command. Returns its exit code: 0, 1 where some pictures failed, 2 where all did."""
     loaded = load_detector(file)
-    entries, failures, free = [], [], _FreeNames(output)
+    entries, failures, free = [], [], _FreeNames(output, [path for path, _ in images.find(names)])
     table = Table()
     for title in ("image", "objects", "drawn in"):
         table.add_column(title, overflow="fold")
@@ -88,7 +88,11 @@ def detect(
         except InputError as error:
             yield Detection(path, failure=str(error))
             continue
-        found = find_objects(model, pil_to_tensor(picture).to(place))
+        try:
+            found = find_objects(model, pil_to_tensor(picture).to(place))
+        except RuntimeError as error:  # nothing is left of its short side, or it needs more memory than there is
+            yield Detection(path, failure=f"the detector can't take its {picture.width} x {picture.height}: {error}")
+            continue
         if not all(value.isfinite().all() for value in found.values()):
             raise InputError(f"{loaded.path} gives outputs that are not finite: its training went wrong")
         yield Detection(path, picture, tuple(_objects(loaded, found, threshold)))
@@ -131,15 +135,15 @@ def _counts(objects: Sequence[Object]) -> Text:
 
 
 class _FreeNames:
-    """Files in a folder for pictures that may have the same name."""
+    """Files in a folder for pictures that may have the same name, none of them one of the pictures themselves."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.used = folder, set[str]()
+    def __init__(self, folder: Path, pictures: Sequence[Path]) -> None:
+        self.folder, self.used = folder, {path.resolve() for path in pictures}
 
     def name(self, stem: str) -> Path:
-        free, number = stem, 1
-        while free in self.used:
+        free, number = self.folder / f"{stem}.png", 1
+        while free.resolve() in self.used:
             number += 1
-            free = f"{stem}-{number}"
-        self.used.add(free)
-        return self.folder / f"{free}.png"
+            free = self.folder / f"{stem}-{number}.png"
+        self.used.add(free.resolve())
+        return free

@@ -23,6 +23,7 @@ from laplacianformer.files import write_json
 from laplacianformer.recipes import DetectionData
 from laplacianformer.tasks.coco_scores import as_results, coco_scores, table
 
+SPLITS: dict[str, Split] = {"train": "train", **dict.fromkeys(("validation", "val", "valid", "eval", "test"), "val")}
 SHOWN = 5  # pictures on the sheet
 SIDE = 320  # pixels of each
 CERTAIN = 0.5  # score of the objects on it
@@ -31,7 +32,9 @@ CERTAIN = 0.5  # score of the objects on it
 def run(*, file: Path, data: str, split: str, output: Path, workers: int, device: str | None) -> int:
     """The command. Returns its exit code: 0, or 1 where some pictures could not be read."""
     loaded = load_detector(file)
-    images = open_data(loaded, data, "train" if split.startswith("train") else "val")
+    if split not in SPLITS:
+        raise InputError(f"--split {split}: expected one of {', '.join(SPLITS)}")
+    images = open_data(loaded, data, SPLITS[split])
     place = chosen_device(device)
     output.mkdir(parents=True, exist_ok=True)
     model = loaded.model.to(place)

@@ -52,16 +52,16 @@ def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
         yield folder, f"no images in this folder (looked for {', '.join(sorted(SUFFIXES))})"
 
 
-def read(source: Path | IO[bytes] | Image.Image) -> Image.Image:
-    """One picture as RGB. Raises InputError with the reason where that can't be."""
+def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Image.Image:
+    """One picture as RGB, turned as its EXIF data say. Raises InputError with the reason where that can't be."""
     try:
         with warnings.catch_warnings():
             # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the picture.
             warnings.simplefilter("ignore")
             if isinstance(source, Image.Image):
-                return _flat(source)
+                return _flat(source, upright=upright)
             with source.open("rb") if isinstance(source, Path) else source as file, Image.open(file) as image:
-                return _flat(image)
+                return _flat(image, upright=upright)
     except InputError:
         raise
     except UnidentifiedImageError:
@@ -83,12 +83,12 @@ def _check_size(width: int, height: int) -> None:
         )
 
 
-def _flat(image: Image.Image) -> Image.Image:
-    """Upright, three channels of 8 bits, no transparency."""
+def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
+    """Three channels of 8 bits, no transparency."""
     _check_size(*image.size)
     image.load()
     with suppress(Exception):  # EXIF data that can't be read: the picture stays as it is stored
-        image = ImageOps.exif_transpose(image)
+        image = ImageOps.exif_transpose(image) if upright else image
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers of unknown range: save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from laplacianformer.data.coco import open_coco
 from laplacianformer.data.detection import GroupedOrder, TrainingScenes
@@ -102,6 +103,7 @@ def test_an_image_without_objects_is_an_example_of_nothing(folder: Path) -> None
 
 LEFT_OUT = {
     "empty": ({"bbox": [10, 8, 0, 12]}, r"annotation 7 \(of train-00001\.png\) has an empty box: \[10, 8, 0, 12\]"),
+    "huge": ({"bbox": [10, 8, 10**400, 12]}, r"annotation 7 .*has an empty box"),
     "not finite": ({"bbox": [10, 8, float("nan"), 12]}, r"annotation 7 .*has an empty box"),
     "outside": ({"bbox": [60, 8, 20, 12]}, r"annotation 7 .*has a box outside of the image"),
     "mask elsewhere": ({"bbox": [35, 30, 10, 10]}, r"annotation 7 .*has a mask that misses its box"),
@@ -162,6 +164,22 @@ REFUSED = {
     "box of three": (first(bbox=[1, 2, 3]), r"annotation 1 .* needs a bbox of four numbers, got \[1, 2, 3\]"),
     "no mask": (first(segmentation=None), r"annotation 1 .* has no segmentation: train RetinaNet"),
     "other size": (first(segmentation={"size": [9, 9], "counts": [81]}), r"annotation 1 .*size \[9, 9\], the image is"),
+    "negative id": (
+        lambda tree: tree["images"][0].update(id=-1),
+        r"train-00001\.png has the id -1: expected 0 or more",
+    ),
+    "list as image": (first(image_id=[1]), r"annotation 1 is of image \[1\], which is not in the file"),
+    "list as category": (first(category_id=[1]), r"annotation 1 has category \[1\], which is not in the file"),
+    "crowd": (first(iscrowd=None), r"annotation 1 .*has iscrowd None: expected 0 or 1"),
+    "no size": (first(segmentation={"size": None, "counts": [81]}), r"annotation 1 .*size None, the image is"),
+    "short runs": (
+        first(segmentation={"size": [48, 48], "counts": [5, 6]}),
+        r"annotation 1 .*run lengths of 11 pixels, the image has 2304",
+    ),
+    "fractions": (first(segmentation={"size": [48, 48], "counts": [2304.0]}), r"annotation 1 .*not whole numbers"),
+    "not a code": (first(segmentation={"size": [48, 48], "counts": "\u00e9"}), r"annotation 1 .*can't be decoded"),
+    "NaN": (first(segmentation=[[1, 2, 30, 2, float("nan"), 30]]), r"annotation 1 .*corners far outside of the image"),
+    "far away": (first(segmentation=[[1, 2, 1e9, 2, 30, 30]]), r"annotation 1 .*corners far outside of the image"),
     "odd polygon": (first(segmentation=[[1, 2, 3, 4, 5, 6, 7]]), r"annotation 1 .*not a list of pairs"),
 }
 
@@ -173,6 +191,50 @@ def test_an_entry_that_makes_no_sense_is_refused_in_one_line_that_names_the_file
     with pytest.raises(InputError, match=rf"instances_train\.json.* ?{message}") as error:
         opened(folder)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("area", [{}, {"area": None}, {"area": float("nan")}])
+def test_without_an_area_it_is_that_of_the_mask_or_of_the_box(area: dict[str, Any], folder: Path) -> None:
+    fields = {"bbox": [10, 8, 20, 12], "segmentation": [[10, 8, 30, 8, 10, 20]], "area": "none", **area}
+    only(folder, **fields)
+    if not area:
+        helpers.change(folder, "train", lambda tree: tree["annotations"][0].pop("area"))
+    images = opened(folder)
+    covered = int(images.target(0)["masks"].sum())
+    assert images.tree["annotations"][0]["area"] == covered
+    assert 100 < covered < 140
+    assert opened(folder, masks=False).tree["annotations"][0]["area"] == 240
+
+
+@pytest.mark.parametrize(("stated", "turned"), [((48, 32), False), ((32, 48), True)])
+def test_a_turned_picture_is_read_as_the_stated_size_says(stated: tuple[int, int], turned: bool, folder: Path) -> None:
+    pixels = np.arange(32 * 48 * 3, dtype=np.uint8).reshape(32, 48, 3)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (folder / "own").mkdir()
+    Image.fromarray(pixels).save(folder / "own" / "turned.png", exif=exif)
+    entry = {"id": 50, "file_name": "turned.png", "width": stated[0], "height": stated[1]}
+    helpers.change(folder, "train", lambda tree: tree.update(images=[entry], annotations=[]))
+    picture, _ = opened(folder, train_images="own").read(0)
+    assert np.array_equal(np.asarray(picture), np.rot90(pixels, -1) if turned else pixels)
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_where_no_picture_can_be_read_a_black_one_says_so(masks: bool, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    images = opened(folder, masks=masks, train_images="empty")
+    scenes = TrainingScenes(images, DetectionData(), DetectionAugment(), seed=0)
+    image, target, corrupt = scenes[0, 0]
+    assert not image.any()
+    assert {name: len(value) for name, value in target.items()} == dict.fromkeys(target, 0)
+    assert ("masks" in target) == masks
+    assert all("there is no " in line for line in corrupt)
+    assert corrupt
+
+
+def test_shapes_are_not_read_from_a_folder(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"reads no files: give --data coco:.* to train on it"):
+        open_coco(DetectionData(reader="shapes", root=str(folder)), "train", masks=True)
 
 
 def test_retinanet_needs_no_masks(folder: Path) -> None:

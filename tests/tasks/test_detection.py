@@ -100,6 +100,27 @@ def test_eval_gives_the_numbers_of_the_training(
         assert min(picture.size) > 300
 
 
+def test_a_split_that_is_not_there_is_refused(
+    finished: tuple[Path, detection.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(
+            [
+                "eval",
+                "--weights",
+                str(finished[1].weights),
+                "--data",
+                "shapes",
+                "--split",
+                "x",
+                "--output",
+                str(tmp_path),
+            ]
+        )
+    assert stop.value.code == 2
+    assert "--split x: expected one of train, validation, val" in capsys.readouterr().err
+
+
 def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
     """Half a minute: three quarters of the loss are left, and some boxes are right; a random detector has AP 0."""
     recipe = helpers.recipe(

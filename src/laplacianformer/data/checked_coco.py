@@ -1,12 +1,13 @@
 """A COCO tree that can be trusted: checked entry by entry, with the file and the entry named where one is wrong."""
 
-import math
 from typing import Any
 
 from laplacianformer.errors import InputError
-from laplacianformer.masks import extent
+from laplacianformer.masks import decode, extent
 
 Tree = dict[str, Any]
+FAR = 1e9  # pixels; no box or mask reaches so far
+BEYOND = 10  # sides of the image that a polygon may leave it by; drawing one takes time by its length
 
 
 def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str]]:
@@ -26,11 +27,12 @@ def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str
             raise InputError(f"{source}: annotation {place} is not an entry: {entry!r}")
         what = f"{source}: annotation {entry.get('id', f'number {place}')}"
         image, category = entry.get("image_id"), entry.get("category_id")
-        if image not in images:
+        if not isinstance(image, int | float) or image not in images:
             raise InputError(f"{what} is of image {image!r}, which is not in the file")
-        if category not in categories:
+        if not isinstance(category, int | float) or category not in categories:
             raise InputError(f"{what} has category {category!r}, which is not in the file")
-        fine = _annotation(entry, images[image], f"{what} (of {images[image]['file_name']})", masks=masks)
+        of = images[int(image)]
+        fine = _annotation(entry, of, f"{what} (of {of['file_name']})", masks=masks)
         if isinstance(fine, str):
             left_out.append(fine)
         else:
@@ -47,6 +49,8 @@ def _checked_images(entries: list[Any], source: str) -> dict[int, Tree]:
         name, sides = fields.get("file_name"), [fields.get("width"), fields.get("height")]
         if not isinstance(fields.get("id"), int) or not isinstance(name, str):
             raise InputError(f"{source}: image {place} needs an id (a whole number) and a file_name, got {entry!r}")
+        if not 0 <= fields["id"] < 2**63:
+            raise InputError(f"{source}: {name} has the id {fields['id']}: expected 0 or more, below 2^63")
         if not all(isinstance(side, int) and side > 0 for side in sides):
             raise InputError(
                 f"{source}: {name} needs a width and a height in pixels, got {sides[0]!r} and {sides[1]!r}"
@@ -81,7 +85,9 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(length, int | float) for length in box):
         raise InputError(f"{what} needs a bbox of four numbers, got {box!r}")
-    if not all(math.isfinite(length) for length in box) or min(box[2:]) <= 0:
+    if entry.get("iscrowd", 0) not in (0, 1):
+        raise InputError(f"{what} has iscrowd {entry['iscrowd']!r}: expected 0 or 1")
+    if not all(_within(length, FAR) for length in box) or min(box[2:]) <= 0:
         return f"{what} has an empty box: {box}"
     x0, y0 = max(0.0, box[0]), max(0.0, box[1])
     x1, y1 = min(float(image["width"]), box[0] + box[2]), min(float(image["height"]), box[1] + box[3])
@@ -91,7 +97,7 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
         "image_id": entry["image_id"],
         "category_id": entry["category_id"],
         "bbox": [x0, y0, x1 - x0, y1 - y0],
-        "area": entry.get("area", (x1 - x0) * (y1 - y0)),
+        "area": entry["area"] if _within(entry.get("area"), FAR**2) else (x1 - x0) * (y1 - y0),
         "iscrowd": int(entry.get("iscrowd", 0)),
     }
     if not masks:
@@ -99,7 +105,13 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
     segmentation = _segmentation(entry.get("segmentation"), image, what)
     if isinstance(segmentation, str):
         return segmentation
-    left, top, right, bottom = extent(segmentation, image["height"], image["width"])
+    size = image["height"], image["width"]
+    try:
+        left, top, right, bottom = extent(segmentation, *size)
+        if not _within(entry.get("area"), FAR**2):
+            fine["area"] = float(decode(segmentation, *size).sum())
+    except (RuntimeError, TypeError, ValueError) as error:  # whatever wrong text makes the decoder raise
+        raise InputError(f"{what} has run lengths that can't be decoded: {error}") from None
     if min(right, x1) <= max(left, x0) or min(bottom, y1) <= max(top, y0):
         return f"{what} has a mask that misses its box: {box}"
     return {**fine, "segmentation": segmentation}
@@ -109,14 +121,26 @@ def _segmentation(given: Any, image: Tree, what: str) -> Any:
     """Polygons or run lengths that can be used, or why the object is left out."""
     size = [image["height"], image["width"]]
     if isinstance(given, dict):
-        if list(given.get("size", ())) != size or not isinstance(given.get("counts"), str | list):
+        counts = given.get("counts")
+        if given.get("size") != size or not isinstance(counts, str | list):
             raise InputError(f"{what} has run lengths of the size {given.get('size')}, the image is {size}")
-        return given
+        if isinstance(counts, list) and not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise InputError(f"{what} has run lengths that are not whole numbers")
+        if isinstance(counts, list) and sum(counts) != size[0] * size[1]:
+            raise InputError(f"{what} has run lengths of {sum(counts)} pixels, the image has {size[0] * size[1]}")
+        return {"size": size, "counts": counts}
     if not isinstance(given, list):
         raise InputError(f"{what} has no segmentation: train RetinaNet, which needs none, or add the masks")
     polygons = [polygon for polygon in given if isinstance(polygon, list) and len(polygon) >= 6]
     if not polygons:
-        return f"{what} has no polygon of three corners"
+        return f"{what} has no polygon of three corners, [[x, y, x, y, x, y, ...], ...]"
     if any(len(polygon) % 2 or not all(isinstance(value, int | float) for value in polygon) for polygon in polygons):
         raise InputError(f"{what} has a polygon that is not a list of pairs of numbers")
+    if not all(_within(value, BEYOND * max(size)) for polygon in polygons for value in polygon):
+        raise InputError(f"{what} has a polygon with corners far outside of the image")
     return polygons
+
+
+def _within(value: Any, bound: float) -> bool:
+    """Whether it is a number, and not NaN, of at most this size."""
+    return isinstance(value, int | float) and -bound <= value <= bound

@@ -26,14 +26,15 @@ logger = logging.getLogger(__name__)
 
 Split = Literal["train", "val"]
 Target = dict[str, Tensor]  # boxes (N, 4) as x0, y0, x1, y1; labels (N,) from 1; masks (N, H, W) where wanted
+OpenPicture = Callable[[str, tuple[int, int]], Image.Image]
 NAMED = 20  # objects that are left out and named; the others are counted
 
 
 class CocoImages:
     """Pictures by index with their targets. Labels are 1, 2, ... in the order of the category ids."""
 
-    def __init__(self, tree: Any, source: str, open_picture: Callable[[str], Image.Image], *, masks: bool) -> None:
-        """`source` names the file in messages; `open_picture` reads the picture of a file name."""
+    def __init__(self, tree: Any, source: str, open_picture: OpenPicture, *, masks: bool) -> None:
+        """`source` names the file in messages; `open_picture` reads the picture of a file name and a stated size."""
         self.tree, left_out = checked_tree(tree, source, masks=masks)
         for line in left_out[:NAMED]:
             logger.warning("object left out: %s", line)
@@ -62,7 +63,7 @@ class CocoImages:
     def read(self, index: int) -> tuple[Image.Image, Target]:
         """A picture and its objects without crowds, which stand for no single object."""
         entry = self.entries[index]
-        picture = self.open_picture(entry["file_name"])
+        picture = self.open_picture(entry["file_name"], (entry["width"], entry["height"]))
         if picture.size != (entry["width"], entry["height"]):
             raise InputError(
                 f"is {picture.width} x {picture.height} pixels, {self.source} says {entry['width']} x {entry['height']}"
@@ -89,6 +90,8 @@ class CocoImages:
 def open_coco(data: DetectionData, split: Split, *, masks: bool, seed: int = 0) -> CocoImages:
     """The pictures of a split."""
     if data.reader == "shapes":
+        if data.root:
+            raise InputError(f"the reader 'shapes' reads no files: give --data coco:{data.root} to train on it")
         count = data.shapes_train if split == "train" else data.shapes_val
         tree, pictures = shapes.generate(split, count, data.shapes_size, seed)
         return CocoImages(tree, f"shapes ({split})", ArrayPictures(pictures), masks=masks)
@@ -110,21 +113,22 @@ class ArrayPictures:
     def __init__(self, pictures: dict[str, Any]) -> None:
         self.pictures = pictures
 
-    def __call__(self, name: str) -> Image.Image:
+    def __call__(self, name: str, size: tuple[int, int]) -> Image.Image:
         return Image.fromarray(self.pictures[name])
 
 
 class FilePictures:
-    """Pictures in a folder, by name."""
+    """Pictures in a folder, by name: upright by their EXIF data, or as stored where only that has the stated size."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, name: str) -> Image.Image:
+    def __call__(self, name: str, size: tuple[int, int]) -> Image.Image:
         path = self.folder / name
         if not path.is_file():
             raise InputError(f"there is no {path}")
-        return images.read(path)
+        picture = images.read(path)
+        return images.read(path, upright=False) if picture.size == size[::-1] != size else picture
 
 
 def read_json(path: Path) -> Any:

@@ -17,6 +17,8 @@ from laplacianformer.data.stream import ATTEMPTS, Places
 from laplacianformer.errors import InputError
 from laplacianformer.recipes import DetectionAugment, DetectionData, DetectionRecipe
 
+SIDE = 32  # pixels of the black picture that stands for one where none could be read; its batch says so
+
 
 class DetectionBatch(NamedTuple):
     """Pictures (3, H, W) of bytes, their targets, and one line for each picture that could not be read."""
@@ -112,7 +114,10 @@ class TrainingScenes(Dataset[tuple[Tensor, Target, tuple[str, ...]]]):
                 continue
             seed_all(mix(self.seed, epoch, key, 3))
             return *self.augmented(v2.functional.pil_to_tensor(picture), target), tuple(corrupt)
-        raise InputError(f"none of {ATTEMPTS} pictures can be read; the last: {corrupt[-1]}")
+        empty: Target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)}
+        if self.images.masks:
+            empty["masks"] = torch.zeros(0, SIDE, SIDE, dtype=torch.uint8)
+        return torch.zeros(3, SIDE, SIDE, dtype=torch.uint8), empty, tuple(corrupt)
 
     def augmented(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         size: Any = image.shape[1:]
