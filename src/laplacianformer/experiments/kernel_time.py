@@ -61,10 +61,10 @@ def measure(op: str, *, quick: bool) -> list[Row]:
     fast = [name for name, missing in ops.backends().items() if missing is None and name != "reference"]
     rivals: dict[str, Op] = {EAGER: PLAIN[op]}
     if not quick:  # a graph takes longer to compile than everything else here
-        torch._dynamo.reset()
         rivals[COMPILED] = torch.compile(PLAIN[op], dynamic=False)
     rows: list[Row] = []
     for size in SIZES[op][:2] if quick else SIZES[op]:
+        torch._dynamo.reset()  # after a number of compilations it would run the plain form instead
         x = torch.randn(1, HEADS, size, WIDTH, device=device, generator=torch.Generator(device).manual_seed(size))
         given = ops.laplacian_kernel(x, x, 4 * SCALE) if op == "newton_schulz" else x
         calls: dict[str, dict[str, Call]] = {direction: {} for direction in DIRECTIONS}
