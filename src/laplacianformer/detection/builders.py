@@ -86,7 +86,7 @@ def mask_rcnn(
         anchor_scale: side of a square anchor over the stride of its level.
         head_width: of the two linear layers of the box head.
         mask_layers: channels of the convolutions of the mask head.
-        crop_samples: points, squared, that a cell of a crop of the pyramid averages; 1 is four times faster.
+        crop_samples: points, squared, that a cell of a crop of the pyramid averages; 1 costs less.
         short_side, long_side: pixels that images are resized to; a sequence: each training image draws one.
         mean, std: of the pixels, for normalisation.
         options: of torchvision's MaskRCNN, as rpn_pre_nms_top_n_train=500.
