@@ -60,6 +60,7 @@ struct Item {
   // For the second form of the distance: whether it may be used, and the bound for the rows of either side.
   bool longs_within = false, shorts_within = false;
   const R bound;
+  Ahead ahead;
 
   Item(const Task& t, int64_t item, void* scratch)
       : task(t), matrix(item / t.splits), begin(item % t.splits * t.split_rows),
@@ -119,6 +120,38 @@ struct Item {
     }
   }
 
+  // Asks for rows that are read or written soon.
+  template <bool Write>
+  void soon(const Rows& rows, int64_t row, int64_t count, int64_t column, int64_t columns, int64_t steps) {
+    if (rows.data && count > 0)
+      ahead.add<Write>(row_of<const T>(rows, matrix, row) + column, rows.stride * sizeof(T), columns * sizeof(T), count,
+                       steps);
+  }
+
+  // For the block after `row`.
+  void read_next(const Rows& rows, int64_t row, int64_t columns, int64_t steps) {
+    soon<false>(rows, row + kBlock, smaller(kBlock, end - row - kBlock), 0, columns, steps);
+  }
+
+  // A block and a chunk of a kernel matrix.
+  template <bool Write>
+  void kernel_soon(const Rows& rows, int64_t row, int64_t lanes, int64_t s, int64_t count, int64_t steps) {
+    if (lanes <= 0) return;
+    if (task.long_is_row) {
+      soon<Write>(rows, row, lanes, s, count, steps);
+    } else {
+      soon<Write>(rows, s, count, row, lanes, steps);
+    }
+  }
+
+  // The same for the block and chunk after these.
+  void read_next_kernel(const Rows& rows, int64_t row, int64_t lanes, int64_t s, int64_t steps) {
+    const int64_t next = s + kChunk;
+    if (next < task.shorts)
+      return kernel_soon<false>(rows, row, lanes, next, smaller(kChunk, task.shorts - next), steps);
+    kernel_soon<false>(rows, row + kBlock, smaller(kBlock, end - row - kBlock), 0, smaller(kChunk, task.shorts), steps);
+  }
+
   void copy_long_values(int64_t row, int64_t lanes) {
     copy_rows<R>(row_of<const T>(task.long_values, matrix, row), task.long_values.stride, lanes, task.value_width,
                  buffers.long_rows, values);
@@ -135,9 +168,9 @@ struct Item {
         shorts_within = row_totals<R>(buffers.shorts, count, task.width, bound, buffers.short_totals);
       if (longs_within && shorts_within)
         return kernel_panel<R>(buffers.longs, buffers.long_totals, lanes, buffers.shorts, buffers.short_totals, count,
-                               task.width, exponential, buffers.weights);
+                               task.width, exponential, buffers.weights, ahead);
     }
-    kernel_panel<R>(buffers.longs, lanes, buffers.shorts, count, task.width, exponential, buffers.weights);
+    kernel_panel<R>(buffers.longs, lanes, buffers.shorts, count, task.width, exponential, buffers.weights, ahead);
   }
 
   // What the gradient of the kernel is multiplied with, beside the kernel, to be that of the distances by signs.h.
@@ -188,18 +221,19 @@ struct Item {
   void multiply_weights(int64_t lanes, int64_t count) {
     const R factor = sign_factor();
     R* kernel = buffers.weights;
-    pairs<Dot>(buffers.long_values, lanes, buffers.short_rows, values, count, task.value_width, buffers.products,
-               [&](R* subtile) __attribute__((always_inline)) {
-                 for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
-                   store(kernel + k, load(kernel + k) * factor * load(subtile + k));
-                 kernel += subtile_size<R>(count);
-               });
+    const auto finish = [&](R* subtile) __attribute__((always_inline)) {
+      for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
+        store(kernel + k, load(kernel + k) * factor * load(subtile + k));
+      kernel += subtile_size<R>(count);
+    };
+    pairs<Dot>(buffers.long_values, lanes, buffers.short_rows, values, count, task.value_width, buffers.products, ahead,
+               finish);
   }
 
   // The gradient of the features from that of the distances.
   void differentiate(int64_t lanes, int64_t s, int64_t count) {
     signs<R>(buffers.longs, lanes, task.width, buffers.weights, count, buffers.shorts, buffers.d_longs,
-             short_sums + s * task.width);
+             short_sums + s * task.width, ahead);
   }
 
   void write_gradient(int64_t row, int64_t lanes) {
@@ -213,6 +247,10 @@ struct Item {
   void kernel_forward() {
     blocks([&](int64_t row, int64_t lanes) {
       chunks(row, [&](int64_t s, int64_t count) {
+        const int64_t steps = pair_steps<R>(lanes, count);
+        ahead.clear();
+        if (s == 0) read_next(task.longs_in, row, task.width, steps);
+        kernel_soon<true>(task.kernel, row, lanes, s, count, steps);
         kernel(row, lanes, s, count);
         write_kernel(row, lanes, s, count);
       });
@@ -225,6 +263,14 @@ struct Item {
       clear(buffers.d_longs, panel_size<R>(task.width));
       chunks(row, [&](int64_t s, int64_t count) {
         read_weights(row, lanes, s, count);
+        const int64_t steps = sign_steps_of<R>(count, task.width);
+        ahead.clear();
+        if (s == 0) {
+          read_next(task.longs_in, row, task.width, steps);
+          soon<true>(task.long_out, row, lanes, 0, task.width, steps);
+        }
+        read_next_kernel(task.kernel, row, lanes, s, steps);
+        read_next_kernel(task.kernel_grad, row, lanes, s, steps);
         differentiate(lanes, s, count);
       });
       write_gradient(row, lanes);
@@ -248,11 +294,22 @@ struct Item {
     }
   }
 
+  // What the next block of a product reads and this one writes.
+  void look_ahead(int64_t row, int64_t lanes, int64_t count) {
+    const int64_t steps = pair_steps<R>(lanes, count);
+    ahead.clear();
+    read_next(task.longs_in, row, task.width, steps);
+    read_next(task.long_values, row, task.value_width, steps);
+    soon<true>(task.long_out, row, lanes, 0, task.width, steps);
+    soon<true>(task.long_value_out, row, lanes, 0, task.value_width, steps);
+  }
+
   void matmul_forward() {
     begin_sums();
     blocks([&](int64_t row, int64_t lanes) {
       if (!task.long_value_out.data) copy_long_values(row, lanes);
       chunks(row, [&](int64_t s, int64_t count) {
+        if (s == 0) look_ahead(row, lanes, count);
         kernel(row, lanes, s, count);
         multiply(row, lanes, s, count);
       });
@@ -268,6 +325,7 @@ struct Item {
       copy_long_values(row, lanes);
       pack<R>(Stored<R, R>{buffers.long_rows, values}, lanes, task.value_width, buffers.long_values);
       chunks(row, [&](int64_t s, int64_t count) {
+        if (s == 0) look_ahead(row, lanes, count);
         kernel(row, lanes, s, count);
         multiply(row, lanes, s, count);
         multiply_weights(lanes, count);

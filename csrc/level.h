@@ -10,6 +10,7 @@
 #include "exponential.h"
 #include "convert.h"
 #include "panel.h"
+#include "ahead.h"
 #include "pairs.h"
 #include "totals.h"
 #include "product.h"

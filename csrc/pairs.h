@@ -71,26 +71,36 @@ INLINE void pair_group(int64_t rows, const R* longs, const R* shorts, int64_t st
   }
 }
 
+// At least 1: of `Ahead`, for a block.
+template <class R>
+INLINE int64_t pair_steps(int64_t lanes, int64_t count) {
+  const int64_t groups = (count + kGroup - 1) / kGroup;
+  return (lanes + kLanes<R> - 1) / kLanes<R> * (groups > 0 ? groups : 1);
+}
+
 // One subtile: `count` short rows of `stride` numbers against one or two vectors of long rows.
 template <class Op, class R, int Vectors>
-void pair_subtile(const R* longs, const R* shorts, int64_t stride, int64_t count, int64_t width, R* out) {
+void pair_subtile(const R* longs, const R* shorts, int64_t stride, int64_t count, int64_t width, R* out,
+                  Ahead& ahead) {
   for (int64_t k = 0; k < width || k == 0; k += kFeatures)
-    for (int64_t j = 0; j < count; j += kGroup)
+    for (int64_t j = 0; j < count; j += kGroup) {
+      ahead.step();
       pair_group<Op, R, Vectors>(count - j, longs + k * kLanes<R>, shorts + j * stride + k, stride,
                                  smaller(kFeatures, width - k), out + j * kLanes<R>, k > 0);
+    }
 }
 
 // A panel of `width` rows and `count` short rows -> a panel of `count` rows; `finish` sees each subtile of it.
 template <class Op, class R, class Finish>
 INLINE void pairs(const R* panel, int64_t lanes, const R* shorts, int64_t stride, int64_t count, int64_t width, R* out,
-                  Finish finish) {
+                  Ahead& ahead, Finish finish) {
   for (int64_t v = 0; v < vectors<R>(lanes); v += 2) {
     const R* longs = panel + vector_offset<R>(v, width);
     R* to = out + vector_offset<R>(v, count);
     if (v + 1 < vectors<R>(lanes)) {
-      pair_subtile<Op, R, 2>(longs, shorts, stride, count, width, to);
+      pair_subtile<Op, R, 2>(longs, shorts, stride, count, width, to, ahead);
     } else {
-      pair_subtile<Op, R, 1>(longs, shorts, stride, count, width, to);
+      pair_subtile<Op, R, 1>(longs, shorts, stride, count, width, to, ahead);
     }
     finish(to);
   }
@@ -98,19 +108,20 @@ INLINE void pairs(const R* panel, int64_t lanes, const R* shorts, int64_t stride
 
 template <class R>
 void kernel_panel(const R* panel, int64_t lanes, const R* shorts, int64_t count, int64_t width,
-                  const Exponential<R>& exponential, R* out) {
-  pairs<Distance>(panel, lanes, shorts, width, count, width, out, [&](R* subtile) __attribute__((always_inline)) {
+                  const Exponential<R>& exponential, R* out, Ahead& ahead) {
+  const auto finish = [&](R* subtile) __attribute__((always_inline)) {
     for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
       store(subtile + k, exponential(load(subtile + k)));
-  });
+  };
+  pairs<Distance>(panel, lanes, shorts, width, count, width, out, ahead, finish);
 }
 
 // The same by the second form. Sums run in the same order everywhere, so that equal rows have distance 0, and x and
 // y may swap.
 template <class R>
 void kernel_panel(const R* panel, const R* totals, int64_t lanes, const R* shorts, const R* short_totals,
-                  int64_t count, int64_t width, const Exponential<R>& given, R* out) {
-  pairs<Largest>(panel, lanes, shorts, width, count, width, out, [&](R* subtile) __attribute__((always_inline)) {
+                  int64_t count, int64_t width, const Exponential<R>& given, R* out, Ahead& ahead) {
+  const auto finish = [&](R* subtile) __attribute__((always_inline)) {
     const Exponential<R> exponential = given;  // Or its constants would be read again after each store.
     const Vec<R> sums[2] = {load(totals), load(totals + kWidth<R>)};
     totals += kLanes<R>;
@@ -121,7 +132,8 @@ void kernel_panel(const R* panel, const R* totals, int64_t lanes, const R* short
         store(to, exponential.of_half(larger<R>(load(to) - (sums[v] + total), zero)));
       }
     }
-  });
+  };
+  pairs<Largest>(panel, lanes, shorts, width, count, width, out, ahead, finish);
 }
 
 }  // namespace

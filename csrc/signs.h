@@ -65,14 +65,15 @@ INLINE void subtract_lane_sums(Vec<R>* lanes, int64_t n, R* sums) {
 
 template <class R, int Rows = kSignGroup>
 INLINE void sign_group(int64_t rows, const R* longs, int64_t lanes, int64_t width, const R* weights,
-                       int64_t weight_size, const R* shorts, R* d_longs, R* d_shorts) {
+                       int64_t weight_size, const R* shorts, R* d_longs, R* d_shorts, Ahead& ahead) {
   constexpr int w = kWidth<R>;
   if constexpr (Rows > 1) {
     if (rows < Rows)
-      return sign_group<R, Rows - 1>(rows, longs, lanes, width, weights, weight_size, shorts, d_longs, d_shorts);
+      return sign_group<R, Rows - 1>(rows, longs, lanes, width, weights, weight_size, shorts, d_longs, d_shorts, ahead);
   }
   const int64_t size = subtile_size<R>(width), count = vectors<R>(lanes);
   const auto features = [&](int64_t k, int64_t n) __attribute__((always_inline)) {
+    ahead.step();
     Vec<R> sums[Rows * w];
     for (int64_t i = 0; i < n; ++i)
       sign_feature<R, Rows>(longs + (k + i) * kLanes<R>, size, weights, weight_size, shorts + k + i, width, count,
@@ -84,14 +85,21 @@ INLINE void sign_group(int64_t rows, const R* longs, int64_t lanes, int64_t widt
   if (k < width) features(k, width - k);
 }
 
+// At least 1: of `Ahead`, for a block.
+template <class R>
+INLINE int64_t sign_steps_of(int64_t count, int64_t width) {
+  const int64_t groups = (count + kSignGroup - 1) / kSignGroup, squares = (width + kWidth<R> - 1) / kWidth<R>;
+  return groups * squares > 0 ? groups * squares : 1;
+}
+
 // Panels of the long features, of the weights and of the long gradient; rows of the short features and gradient.
 template <class R>
 void signs(const R* longs, int64_t lanes, int64_t width, const R* weights, int64_t count, const R* shorts, R* d_longs,
-           R* d_shorts) {
+           R* d_shorts, Ahead& ahead) {
   const int64_t size = subtile_size<R>(count);
   for (int64_t j = 0; j < count; j += kSignGroup)
     sign_group<R>(count - j, longs, lanes, width, weights + j * kLanes<R>, size, shorts + j * width, d_longs,
-                  d_shorts + j * width);
+                  d_shorts + j * width, ahead);
 }
 
 }  // namespace

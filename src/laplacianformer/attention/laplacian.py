@@ -147,7 +147,11 @@ class LaplacianAttention(GridAttention):
     def mix_in_one_call(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         cells = self.cells(size)
         factor = self.whitening.factor(None, cells)
-        gain = self.gain if isinstance(self.gain, Tensor) else torch.full((self.num_heads,), self.gain)
+        gain = (
+            self.gain
+            if isinstance(self.gain, Tensor)
+            else torch.full((self.num_heads,), self.gain, device=q_bhnd.device)
+        )
         return branch.branch(
             q_bhnd,
             k_bhnd,

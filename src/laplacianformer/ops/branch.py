@@ -5,25 +5,22 @@ No gradient, float32, and the default form of the attention only. Everything els
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops.cpu_extension import dense, level, tables
 from laplacianformer.ops.newton_schulz.cpu import LARGEST as LARGEST
+from laplacianformer.ops.registered import unwatched, wants_gradient
 
 Rotation = tuple[Tensor, Tensor]
 
 
 def can_run(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Not where someone looks on: compilers, FLOP counters and fake tensors know the ops one by one."""
     return (
-        not torch.compiler.is_compiling()
-        and not is_in_torch_dispatch_mode()
-        and not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        unwatched(q, k, v)
+        and not wants_gradient(q, k, v)
         and q.dtype == k.dtype == v.dtype == torch.float32
         and q.shape == k.shape == v.shape  # attention maps give other values
         and q.shape[0] > 0
-        and v.shape[-1] == q.shape[-1]  # attention maps give other values
         and backends.chosen("laplacian_matmul", backends.requested(None), (q, k)) == "cpu"
     )
 

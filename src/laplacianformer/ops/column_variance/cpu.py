@@ -10,12 +10,12 @@ from laplacianformer.ops.precision import accumulation_dtype
 
 def forward(x: Tensor) -> tuple[Tensor, Tensor]:
     shape, dtype = (x.shape[1], x.shape[3]), accumulation_dtype(x.dtype)
-    variance, mean = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+    variance, mean = torch.empty(shape, dtype=dtype, device="cpu"), torch.empty(shape, dtype=dtype, device="cpu")
     torch.ops.laplacianformer_cpu.variance_forward(*dense(x), mean, variance, level())
     return variance, mean
 
 
 def backward(x: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = torch.empty(x.shape, dtype=x.dtype, device="cpu")
     torch.ops.laplacianformer_cpu.variance_backward(*dense(x), mean.contiguous(), factor.contiguous(), out, level())
     return out

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops.registered import registered
 
 
 def column_variance(x: Tensor, *, backend: str | None = None) -> Tensor:
@@ -27,12 +27,12 @@ def column_variance(x: Tensor, *, backend: str | None = None) -> Tensor:
     return variance
 
 
-@torch.library.custom_op("laplacianformer::column_variance", mutates_args=())
+@registered("laplacianformer::column_variance")
 def _variance(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     return backends.run("column_variance", "forward", backend, (x,))
 
 
-@torch.library.custom_op("laplacianformer::column_variance_backward", mutates_args=())
+@registered("laplacianformer::column_variance_backward")
 def _variance_backward(x: Tensor, mean: Tensor, factor: Tensor, backend: str) -> Tensor:
     return backends.run("column_variance", "backward", backend, (x, mean, factor))
 
@@ -59,9 +59,13 @@ def _differentiate(ctx: Any, grad: Tensor, grad_of_mean: Tensor) -> tuple[Tensor
     return _variance_backward(x, mean, grad * (2 / (x.shape[0] * x.shape[2])), ctx.backend), None
 
 
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("column_variance has first derivatives only: its gradient can't be differentiated again")
 
 
 _variance.register_autograd(_differentiate, setup_context=_save)
-_variance_backward.register_autograd(_refuse_second_derivative)
+_variance_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)

@@ -8,7 +8,7 @@ from laplacianformer.ops.cpu_extension import dense, level, tables
 
 
 def forward(x: Tensor, y: Tensor, scale: float, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
-    out = torch.empty((*x.shape[:-1], y.shape[-2]), dtype=x.dtype)
+    out = torch.empty((*x.shape[:-1], y.shape[-2]), dtype=x.dtype, device="cpu")
     torch.ops.laplacianformer_cpu.kernel_forward(*dense(x, y), *tables(cos, sin), out, scale, level())
     return out
 
@@ -22,7 +22,7 @@ def backward(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    dx, dy = (torch.empty(t.shape, dtype=t.dtype) for t in (x, y))
+    dx, dy = (torch.empty(t.shape, dtype=t.dtype, device="cpu") for t in (x, y))
     tensors = (*dense(grad, x, y, out), *tables(cos, sin))
     torch.ops.laplacianformer_cpu.kernel_backward(*tensors, dx, dy, scale, level())
     return dx, dy

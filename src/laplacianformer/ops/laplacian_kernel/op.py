@@ -9,6 +9,7 @@ from torch.utils.flop_counter import register_flop_formula
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import promote, under_autocast
+from laplacianformer.ops.registered import registered
 from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
 
@@ -43,13 +44,13 @@ def laplacian_kernel(
     return _kernel(x, y, cos, sin, float(scale), name)
 
 
-@torch.library.custom_op("laplacianformer::laplacian_kernel", mutates_args=())
+@registered("laplacianformer::laplacian_kernel")
 def _kernel(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str) -> Tensor:
     rotation = () if cos is None else (cos, sin)
     return backends.run("laplacian_kernel", "forward", backend, (x, y), scale, *rotation)
 
 
-@torch.library.custom_op("laplacianformer::laplacian_kernel_backward", mutates_args=())
+@registered("laplacianformer::laplacian_kernel_backward")
 def _kernel_backward(
     grad: Tensor, x: Tensor, y: Tensor, out: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
@@ -77,12 +78,16 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, 
     return dx, dy, None, None, None, None
 
 
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("laplacian_kernel has first derivatives only: its gradient can't be differentiated again")
 
 
 _kernel.register_autograd(_differentiate, setup_context=_save)
-_kernel_backward.register_autograd(_refuse_second_derivative)
+_kernel_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)
 
 
 @register_flop_formula(torch.ops.laplacianformer.laplacian_kernel)

@@ -10,7 +10,7 @@ from laplacianformer.ops.cpu_extension import dense, level, tables
 def forward(
     x: Tensor, y: Tensor, values: Tensor, scale: float, cos: Tensor | None = None, sin: Tensor | None = None
 ) -> Tensor:
-    out = torch.empty((*x.shape[:-1], values.shape[-1]), dtype=x.dtype)
+    out = torch.empty((*x.shape[:-1], values.shape[-1]), dtype=x.dtype, device="cpu")
     if values.shape[-1] == 0:  # the C++ side takes one column or more
         return out
     torch.ops.laplacianformer_cpu.matmul_forward(*dense(x, y, values), *tables(cos, sin), out, scale, level())
@@ -28,7 +28,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if values.shape[-1] == 0:
         return torch.zeros(x.shape, dtype=x.dtype), torch.zeros(y.shape, dtype=y.dtype), torch.empty_like(values)
-    dx, dy, dvalues = (torch.empty(t.shape, dtype=t.dtype) for t in (x, y, values))
+    dx, dy, dvalues = (torch.empty(t.shape, dtype=t.dtype, device="cpu") for t in (x, y, values))
     tensors = (*dense(grad, x, y, values), *tables(cos, sin))
     torch.ops.laplacianformer_cpu.matmul_backward(*tensors, dx, dy, dvalues, scale, level())
     return dx, dy, dvalues

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import register_flop_formula
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import promote, under_autocast
+from laplacianformer.ops.registered import registered
 from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
 
@@ -51,7 +52,7 @@ def laplacian_matmul(
     return _matmul(x, y, values, cos, sin, float(scale), name)
 
 
-@torch.library.custom_op("laplacianformer::laplacian_matmul", mutates_args=())
+@registered("laplacianformer::laplacian_matmul")
 def _matmul(
     x: Tensor, y: Tensor, values: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
 ) -> Tensor:
@@ -59,7 +60,7 @@ def _matmul(
     return backends.run("laplacian_matmul", "forward", backend, (x, y, values), scale, *rotation)
 
 
-@torch.library.custom_op("laplacianformer::laplacian_matmul_backward", mutates_args=())
+@registered("laplacianformer::laplacian_matmul_backward")
 def _matmul_backward(
     grad: Tensor,
     x: Tensor,
@@ -94,12 +95,16 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None
     return dx, dy, dvalues, None, None, None, None
 
 
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("laplacian_matmul has first derivatives only: its gradient can't be differentiated again")
 
 
 _matmul.register_autograd(_differentiate, setup_context=_save)
-_matmul_backward.register_autograd(_refuse_second_derivative)
+_matmul_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)
 
 
 @register_flop_formula(torch.ops.laplacianformer.laplacian_matmul)

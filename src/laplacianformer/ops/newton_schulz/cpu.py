@@ -14,7 +14,7 @@ LARGEST = 128
 def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     if w.shape[-1] > LARGEST:
         return reference.forward(w, iterations, eps, start)
-    out = torch.empty(w.shape, dtype=w.dtype)
+    out = torch.empty(w.shape, dtype=w.dtype, device="cpu")
     torch.ops.laplacianformer_cpu.inverse_forward(*dense(w), out, iterations, eps, start == "identity", level())
     return out
 
@@ -22,7 +22,7 @@ def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
 def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
     if w.shape[-1] > LARGEST:
         return reference.backward(grad, w, iterations, eps, start)
-    out = torch.empty(w.shape, dtype=w.dtype)
+    out = torch.empty(w.shape, dtype=w.dtype, device="cpu")
     identity = start == "identity"
     torch.ops.laplacianformer_cpu.inverse_backward(*dense(grad, w), out, iterations, eps, identity, level())
     return out

@@ -10,6 +10,7 @@ from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.newton_schulz import reference
 from laplacianformer.ops.precision import accumulation_dtype, full_products, under_autocast, without_autocast
+from laplacianformer.ops.registered import registered
 
 Start = Literal["transpose", "identity"]
 Gradient = Literal["exact", "implicit"]
@@ -61,12 +62,12 @@ def _checked(op: str, w: Tensor, iterations: int, eps: float, start: str) -> Ten
     return under_autocast(w, dtype=torch.float32)[0]
 
 
-@torch.library.custom_op("laplacianformer::newton_schulz", mutates_args=())
+@registered("laplacianformer::newton_schulz")
 def _inverse(w: Tensor, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Tensor:
     return backends.run("newton_schulz", "forward", backend, (w,), iterations, eps, start)
 
 
-@torch.library.custom_op("laplacianformer::newton_schulz_backward", mutates_args=())
+@registered("laplacianformer::newton_schulz_backward")
 def _inverse_backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str, backend: str) -> Tensor:
     return backends.run("newton_schulz", "backward", backend, (grad, w), iterations, eps, start)
 
@@ -97,12 +98,16 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
     return dw, None, None, None, None, None
 
 
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("newton_schulz has first derivatives only: its exact gradient can't be differentiated again")
 
 
 _inverse.register_autograd(_differentiate, setup_context=_save)
-_inverse_backward.register_autograd(_refuse_second_derivative)
+_inverse_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)
 
 
 @register_flop_formula(torch.ops.laplacianformer.newton_schulz)

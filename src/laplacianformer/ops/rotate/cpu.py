@@ -8,6 +8,6 @@ from laplacianformer.ops.cpu_extension import dense, level
 
 
 def forward(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = torch.empty(x.shape, dtype=x.dtype, device="cpu")
     torch.ops.laplacianformer_cpu.rotate(*dense(x), cos.contiguous(), sin.contiguous(), out, level())
     return out

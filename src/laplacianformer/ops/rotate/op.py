@@ -8,6 +8,7 @@ from torch import Tensor
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
 from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops.registered import registered
 from laplacianformer.ops.rotate import reference
 
 
@@ -42,7 +43,7 @@ def constants(name: str, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, T
     return cos.detach().to(dtype), sin.detach().to(dtype)
 
 
-@torch.library.custom_op("laplacianformer::rotate", mutates_args=())
+@registered("laplacianformer::rotate")
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, backend: str) -> Tensor:
     return backends.run("rotate", "forward", backend, (x, cos, sin))
 

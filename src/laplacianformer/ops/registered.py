@@ -1,0 +1,59 @@
+"""Ops of torch.library that cost no more than a call of a function where nobody needs the registration."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+
+class RegisteredOp:
+    """A custom op that is called without torch.library wherever that is the same.
+
+    The way through the library takes longer than a small op does: 30 to 100 microseconds.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.op = torch.library.custom_op(name, function, mutates_args=())
+        self.register_fake = self.op.register_fake
+
+    def register_autograd(self, backward: Callable[..., Any], setup_context: Callable[..., Any]) -> None:
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            output = self.function(*arguments)
+            setup_context(ctx, arguments, output)
+            return output
+
+        self.op.register_autograd(backward, setup_context=setup_context)
+        methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self.differentiable: Any = type(self.function.__name__.lstrip("_"), (torch.autograd.Function,), methods)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if not unwatched(*arguments):
+            return self.op(*arguments)
+        return (self.differentiable.apply if wants_gradient(*arguments) else self.function)(*arguments)
+
+
+def registered(name: str) -> Callable[[Callable[..., Any]], RegisteredOp]:
+    """Register a function as the op of this name."""
+    return lambda function: RegisteredOp(name, function)
+
+
+def unwatched(*arguments: Any) -> bool:
+    """Whether nobody but the caller sees what is done with these arguments.
+
+    Compilers, FLOP counters, subclasses of tensors and torch.func know registered ops only.
+    """
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or _transformed():
+        return False
+    return all(type(argument) in (Tensor, nn.Parameter) for argument in arguments if isinstance(argument, Tensor))
+
+
+def wants_gradient(*arguments: Any) -> bool:
+    return torch.is_grad_enabled() and any(a.requires_grad for a in arguments if isinstance(a, Tensor))
+
+
+def _transformed() -> bool:
+    """Whether a transformation of torch.func is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
