@@ -1,6 +1,6 @@
 """The speed of the kernels: against other ways to compute the same, and against the machine's limit.
 
-    python benchmarks/kernels.py [--quick] [--device cuda] [--output results/kernels]
+    python benchmarks/kernels.py [--quick] [--device cuda] [--output results/kernel-speed]
 
 Everything of one line of the table is timed in turn, in one run, and given as ratios: numbers of
 different runs on shared machines don't compare. The limit is a register-only loop of subtract, absolute
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import interleaved, keep_freed_memory
+from measure import interleaved, keep_freed_memory, quotient
 from torch import Tensor
 
 from laplacianformer import ops
 from laplacianformer.ops import cpu_extension
 from laplacianformer.provenance import provenance
 
-RESULTS = Path(__file__).parent.parent / "results" / "kernels"
+RESULTS = Path(__file__).parent.parent / "results" / "kernel-speed"
 SCALE = 4.0
 BACKENDS = {"cpu": "cpu", "cuda": "triton"}
 # Colour-blind safe.
@@ -113,17 +113,21 @@ def peak_elements() -> int:
 
 
 def with_shares(row: dict[str, Any], elements: int) -> dict[str, Any]:
-    """Adds, to a row whose times hold the limit and `ours`, the ratios to the rivals and the shares of the limit."""
-    for suffix, key in (("", "median_ms"), ("_fastest", "fastest_ms")):
-        times = {name: entry[key] for name, entry in row["times"].items()}
-        if "limit_plain" not in times:
-            row[f"ratio{suffix}"] = {name: time / times["ours"] for name, time in times.items() if name != "ours"}
-            continue
+    """Adds, to a row whose times hold the limit and `ours`, the ratios to the rivals and the shares of the limit.
+
+    Medians of the ratios of each round, and the ratios of the fastest times.
+    """
+    each, times = row.pop("each"), row["times"]
+    ratios = {
+        "": {name: quotient(each, name, "ours") for name in times if name != "ours"},
+        "_fastest": {n: t["fastest_ms"] / times["ours"]["fastest_ms"] for n, t in times.items() if n != "ours"},
+    }
+    for suffix, found in ratios.items():
         # The time of the limit for as many elements.
-        limits = [times.pop(name) / peak_elements() * elements for name in ("limit_plain", "limit_fused")]
-        row[f"ratio{suffix}"] = {name: time / times["ours"] for name, time in times.items() if name != "ours"}
-        row[f"share{suffix}"] = min(limits) / times["ours"]
-        row[f"share_plain{suffix}"] = limits[0] / times["ours"]
+        limits = [found.pop(n) / peak_elements() * elements for n in ("limit_plain", "limit_fused") if n in found]
+        row[f"ratio{suffix}"] = found
+        if limits:
+            row[f"share{suffix}"], row[f"share_plain{suffix}"] = min(limits), limits[0]
     return row
 
 

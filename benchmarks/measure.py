@@ -10,6 +10,7 @@ import torch
 
 from laplacianformer.experiments.timing import Call
 from laplacianformer.experiments.timing import interleaved as interleaved
+from laplacianformer.experiments.timing import quotient as quotient
 
 
 def keep_freed_memory() -> None:

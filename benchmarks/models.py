@@ -2,11 +2,13 @@
 
     python benchmarks/models.py attention     one layer against softmax attention, by number of tokens
     python benchmarks/models.py backbones     laplacianformer_tiny against others at 224, 448 and 896 pixels
+    python benchmarks/models.py autocast      some of them at 224 pixels, batch 4, in float32 and under bfloat16 autocast
     python benchmarks/models.py training      whole steps of training at 224 pixels, batch 16, against pvt_v2_b1
     python benchmarks/models.py resolution    peak memory of laplacianformer_tiny at 400 x 667 and 800 x 1333
 
 With `--device cuda` on the GPU. Each writes a CSV and, where it says something, a plot to results/models/. Rivals
-have the same number of threads.
+have the same number of threads, and freed memory is kept for all of them. `over_base` is the median over the rounds of
+the time divided by that of `base` in the same round.
 `floor` is laplacianformer_tiny with the global branch taken out: projections, local branch and MLPs only.
 """
 
@@ -19,7 +21,7 @@ from typing import Any
 
 import timm
 import torch
-from measure import Call, in_child, interleaved, peak_memory
+from measure import Call, in_child, interleaved, keep_freed_memory, peak_memory, quotient
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -92,6 +94,15 @@ def backbones() -> Iterator[Comparison]:
                 yield {"size": size, "batch": batch, "training": training}, builders, "floor"
 
 
+def autocast() -> Iterator[Comparison]:
+    for training in (False, True):
+        builders = {}
+        for name in ("laplacianformer_tiny", "floor", "pvt_v2_b1"):
+            builders[name] = partial(build_model, name, (224, 224), 4, training)
+            builders[f"{name}, bfloat16"] = partial(build_autocast, name, (224, 224), 4, training)
+        yield {"size": 224, "batch": 4, "training": training}, builders, "floor"
+
+
 def training() -> Iterator[Comparison]:
     builders = {name: partial(build_training, name) for name in ("laplacianformer_tiny", "pvt_v2_b1")}
     yield {"size": TRAINING_SIZE, "batch": TRAINING_BATCH}, builders, "pvt_v2_b1"
@@ -108,6 +119,7 @@ def resolution() -> Iterator[Comparison]:
 PARTS: dict[str, Callable[[], Iterator[Comparison]]] = {
     "attention": attention,
     "backbones": backbones,
+    "autocast": autocast,
     "training": training,
     "resolution": resolution,
 }
@@ -117,6 +129,17 @@ def build_model(name: str, size: tuple[int, int], batch: int, training: bool) ->
     model = BACKBONES[name](size[0]).train(training)
     images = torch.randn(batch, 3, *size)
     return run(lambda: model(images), training)
+
+
+def build_autocast(name: str, size: tuple[int, int], batch: int, training: bool) -> Call:
+    call = build_model(name, size, batch, training)
+    device = torch.get_default_device().type
+
+    def in_bfloat16() -> object:
+        with torch.autocast(device, torch.bfloat16):
+            return call()
+
+    return in_bfloat16
 
 
 def build_training(name: str) -> Call:
@@ -152,6 +175,7 @@ def compare(builders: dict[str, Callable[[], Call]], base: str, arguments: argpa
     def times_of_all() -> dict[str, Any]:
         torch.set_num_threads(arguments.threads)
         torch.set_default_device(arguments.device)
+        keep_freed_memory()
         calls = {name: build() for name, build in builders.items()}
         return interleaved(calls, arguments.seconds, rounds=3, device=arguments.device)
 
@@ -163,7 +187,7 @@ def compare(builders: dict[str, Callable[[], Call]], base: str, arguments: argpa
             "name": name,
             "milliseconds": round(times[name]["median_ms"], 3),
             "base": base,
-            "over_base": round(times[name]["median_ms"] / times[base]["median_ms"], 3),
+            "over_base": round(quotient(timed["each"], name, base), 3),
             "rounds": times[name]["rounds"],
             "cpu_over_wall": round(timed["cpu_over_wall"], 2),
             "peak_megabytes": round(memory[name], 1),

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
     that what a turn begins with counts alike for short and for long ones. On a GPU, it ends when the GPU has finished.
 
     Returns:
-        For each name its median, its fastest time and its number of rounds, and, over all of them, the time of the
-        CPUs over the time on the wall. Where that is far below the number of threads, others were busy.
+        For each name its median, its fastest time and its number of rounds, and its time in each round, and, over all
+        of them, the time of the CPUs over the time on the wall. Where that is far below the number of threads, others
+        were busy.
     """
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     repeats = {}
@@ -51,4 +52,9 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
         name: {"median_ms": statistics.median(t) * 1e3, "fastest_ms": min(t) * 1e3, "rounds": len(t)}
         for name, t in times.items()
     }
-    return {"times": table, "cpu_over_wall": occupancy}
+    return {"times": table, "each": times, "cpu_over_wall": occupancy}
+
+
+def quotient(each: Mapping[str, Sequence[float]], name: str, base: str) -> float:
+    """How many times longer one function takes than another: the median over the rounds, where both met the same."""
+    return statistics.median(a / b for a, b in zip(each[name], each[base], strict=True))
