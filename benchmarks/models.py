@@ -2,7 +2,7 @@
 
     python benchmarks/models.py attention     one layer against softmax attention, by number of tokens
     python benchmarks/models.py backbones     laplacianformer_tiny against others at 224, 448 and 896 pixels
-    python benchmarks/models.py autocast      some of them at 224 pixels, batch 4, in float32 and under bfloat16 autocast
+    python benchmarks/models.py autocast      some of them at 224 pixels, in float32 and under bfloat16 autocast
     python benchmarks/models.py training      whole steps of training at 224 pixels, batch 16, against pvt_v2_b1
     python benchmarks/models.py resolution    peak memory of laplacianformer_tiny at 400 x 667 and 800 x 1333
 
