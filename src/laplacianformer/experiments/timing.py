@@ -16,9 +16,9 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
     """Time functions in turn, so that what else the machine does meets all of them alike.
 
     Goes round for about `seconds` a function, and at least `rounds` times, each round beginning with another function:
-    after an idle or a busy rival, a machine is not the same. Each turn begins with a call that is not timed: a function
-    then finds caches and freed memory as it left them itself. A function is called as often as fits into `TURN`, so
-    that what a turn begins with counts alike for short and for long ones. On a GPU, it ends when the GPU has finished.
+    after an idle or a busy rival, a machine is not the same. A function is called as often as fits into `TURN`, so that
+    what a turn begins with counts alike for short and for long ones. A turn of a short one begins with a call that is
+    not timed: it then finds caches and freed memory as it left them itself. On a GPU, it ends when the GPU has finished.
 
     Returns:
         For each name its median, its fastest time and its number of rounds, and its time in each round, and, over all
@@ -40,8 +40,9 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
     while len(times[next(iter(times))]) < rounds or time.perf_counter() - wall < seconds * len(functions):
         order.rotate(-1)
         for name, function in order:
-            function()
-            wait()
+            if repeats[name] > 1:
+                function()
+                wait()
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 function()
