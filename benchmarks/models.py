@@ -28,6 +28,8 @@ from torch import Tensor, nn
 
 from laplacianformer import LaplacianAttention, SoftmaxAttention
 from laplacianformer.attention import GridAttention
+from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
+from laplacianformer.pictures.figure import new_figure, save
 from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "models"
@@ -70,6 +72,8 @@ def main() -> None:
         rows += [labels | row | origin for row in compare(builders, base, arguments)]
         write(rows, arguments.output / f"{arguments.part}.csv")
     show(rows)
+    if arguments.part == "backbones":
+        draw(rows, arguments.output / "backbones.png")
 
 
 def attention() -> Iterator[Comparison]:
@@ -200,6 +204,23 @@ def write(rows: list[Row], path: Path) -> None:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Time and memory of one image by its side, in inference and in training."""
+    figure = new_figure(9, 5.5)
+    panels = figure.subplots(2, 2)
+    for down, (column, label) in enumerate((("milliseconds", "time, ms"), ("peak_megabytes", "peak memory, MB"))):
+        for across, (training, title) in enumerate(((False, "inference"), (True, "forward and backward pass"))):
+            axis = panels[down, across]
+            for style, name in zip(STYLES, BACKBONES, strict=False):
+                of_one = [r for r in rows if r["name"] == name and r["batch"] == 1 and r["training"] == training]
+                axis.plot([r["size"] for r in of_one], [r[column] for r in of_one], **style, markersize=5, label=name)
+            axis.set_title(f"{title}, one image", fontsize=10)
+            tidy(axis, x="side of the image, pixels", y=label)
+            log_ticks(axis, IMAGE_SIZES)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    save(figure, path)
 
 
 def show(rows: list[Row]) -> None:

@@ -18,7 +18,7 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
     Goes round for about `seconds` a function, and at least `rounds` times, each round beginning with another function:
     after an idle or a busy rival, a machine is not the same. A function is called as often as fits into `TURN`, so that
     what a turn begins with counts alike for short and for long ones. A turn of a short one begins with a call that is
-    not timed: it then finds caches and freed memory as it left them itself. On a GPU, it ends when the GPU has finished.
+    not timed: it then finds caches and freed memory as it left them itself. On a GPU, it ends when the GPU does.
 
     Returns:
         For each name its median, its fastest time and its number of rounds, and its time in each round, and, over all
