@@ -6,9 +6,9 @@
 #include "task.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prfchw"))), apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prfchw")
 #endif
 
 #define LAPLACIANFORMER_VECTOR_BYTES 64

@@ -193,7 +193,7 @@ def test_an_entry_that_makes_no_sense_is_refused_in_one_line_that_names_the_file
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("area", [{}, {"area": None}, {"area": float("nan")}])
+@pytest.mark.parametrize("area", [{}, {"area": None}, {"area": float("nan")}, {"area": -5}])
 def test_without_an_area_it_is_that_of_the_mask_or_of_the_box(area: dict[str, Any], folder: Path) -> None:
     fields = {"bbox": [10, 8, 20, 12], "segmentation": [[10, 8, 30, 8, 10, 20]], "area": "none", **area}
     only(folder, **fields)

@@ -93,11 +93,12 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
     x1, y1 = min(float(image["width"]), box[0] + box[2]), min(float(image["height"]), box[1] + box[3])
     if x1 <= x0 or y1 <= y0:
         return f"{what} has a box outside of the image: {box}"
+    has_area = _within(entry.get("area"), FAR**2) and entry["area"] > 0
     fine = {
         "image_id": entry["image_id"],
         "category_id": entry["category_id"],
         "bbox": [x0, y0, x1 - x0, y1 - y0],
-        "area": entry["area"] if _within(entry.get("area"), FAR**2) else (x1 - x0) * (y1 - y0),
+        "area": entry["area"] if has_area else (x1 - x0) * (y1 - y0),
         "iscrowd": int(entry.get("iscrowd", 0)),
     }
     if not masks:
@@ -108,7 +109,7 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
     size = image["height"], image["width"]
     try:
         left, top, right, bottom = extent(segmentation, *size)
-        if not _within(entry.get("area"), FAR**2):
+        if not has_area:
             fine["area"] = float(decode(segmentation, *size).sum())
     except (RuntimeError, TypeError, ValueError) as error:  # whatever wrong text makes the decoder raise
         raise InputError(f"{what} has run lengths that can't be decoded: {error}") from None
