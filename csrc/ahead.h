@@ -46,7 +46,7 @@ class Ahead {
     bool write;
   };
 
-  Range ranges_[4];
+  Range ranges_[4];  // More are never asked for at a time.
   int count_ = 0;
 };
 

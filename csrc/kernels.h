@@ -123,7 +123,7 @@ struct Item {
   // Asks for rows that are read or written soon.
   template <bool Write>
   void soon(const Rows& rows, int64_t row, int64_t count, int64_t column, int64_t columns, int64_t steps) {
-    if (rows.data && count > 0)
+    if (rows.data && count > 0 && columns > 0)
       ahead.add<Write>(row_of<const T>(rows, matrix, row) + column, rows.stride * sizeof(T), columns * sizeof(T), count,
                        steps);
   }
