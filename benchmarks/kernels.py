@@ -33,6 +33,9 @@ BACKENDS = {"cpu": "cpu", "cuda": "triton"}
 # Colour-blind safe.
 COLOURS = {"ours": "#0072B2", "compile": "#E69F00", "cdist": "#009E73", "sklearn": "#D55E00", "keops": "#CC79A7"}
 ROUNDS = 20_000
+BASE = {"batch": 8, "n": 3136, "m": 49, "d": 32}
+LENGTHS = (49, 784, 3136, 12544, 50176)
+WHAT = ("kernel", "product", "reduction")
 
 
 def broadcast_kernel(x: Tensor, y: Tensor) -> Tensor:
@@ -102,6 +105,12 @@ def forward_backward(function: Callable[..., Tensor], inputs: list[Tensor]) -> C
     return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
 
 
+PHASES: dict[str, Callable[[Callable[..., Any], list[Tensor]], Callable[[], object]]] = {
+    "forward": forward,
+    "forward_backward": forward_backward,
+}
+
+
 def limit(fused: bool) -> Callable[[], object]:
     level = cpu_extension.level()
     return lambda: torch.ops.laplacianformer_cpu.peak(ROUNDS, fused, level)
@@ -131,58 +140,72 @@ def with_shares(row: dict[str, Any], elements: int) -> dict[str, Any]:
     return row
 
 
-def measure(case: dict[str, int], what: str, rivals: bool, seconds: float, device: str) -> dict[str, Any]:
-    """One line: `what` is kernel or product (queries against landmarks) or reduction (landmarks against keys)."""
+def given(case: dict[str, int], what: str, device: str) -> list[Tensor]:
+    """Inputs of kernel and product (queries against landmarks) or reduction (landmarks against keys)."""
     batch, n, m, d = (case[key] for key in ("batch", "n", "m", "d"))
     x, y = (torch.randn(batch, rows, d, device=device) * 0.5 for rows in (n, m))
     if what == "reduction":
         x, y = y, x
-    inputs = [x, y] if what == "kernel" else [x, y, torch.randn(batch, y.shape[1], 32, device=device)]
+    return [x, y] if what == "kernel" else [x, y, torch.randn(batch, y.shape[1], 32, device=device)]
+
+
+def ours(what: str) -> Callable[..., Tensor]:
+    return ours_kernel if what == "kernel" else ours_product
+
+
+def limits(device: str) -> dict[str, Callable[[], object]]:
+    return {"limit_plain": limit(False), "limit_fused": limit(True)} if device == "cpu" else {}
+
+
+def size_of(case: dict[str, int]) -> int:
+    return case["batch"] * case["n"] * case["m"] * case["d"]
+
+
+def measure(case: dict[str, int], what: str, rivals: bool, seconds: float, device: str) -> dict[str, Any]:
+    """One line, against rivals or the limit alone."""
     one = what == "kernel"
-    functions: dict[str, Callable[..., Any] | None] = {"ours": ours_kernel if one else ours_product}
+    functions: dict[str, Callable[..., Any] | None] = {"ours": ours(what)}
     if rivals:
         functions["compile"] = compiled(broadcast_kernel if one else broadcast_product)
         functions["cdist"] = cdist_kernel if one else cdist_product
         functions |= {"sklearn": sklearn_kernel() if device == "cpu" else None} if one else {"keops": keops_product()}
     available = {name: f for name, f in functions.items() if f is not None}
-    row: dict[str, Any] = dict(case) | {"what": what, "threads": torch.get_num_threads()}
-    limits = {"limit_plain": limit(False), "limit_fused": limit(True)} if device == "cpu" else {}
-    elements = batch * n * m * d
-    timed = interleaved({k: forward(f, inputs) for k, f in available.items()} | limits, seconds, device=device)
-    row["forward"] = with_shares(timed, elements)
-    differentiable = {k: forward_backward(f, inputs) for k, f in available.items() if k != "sklearn"}
-    timed = interleaved(differentiable | limits, seconds, device=device)
-    row["forward_backward"] = with_shares(timed, elements)
+    row: dict[str, Any] = dict(case) | {"what": what, "threads": torch.get_num_threads(), "scaling": False}
+    inputs = given(case, what, device)
+    for phase, make in PHASES.items():
+        calls = {k: make(f, inputs) for k, f in available.items() if (k, phase) != ("sklearn", "forward_backward")}
+        timed = interleaved(calls | limits(device), seconds, device=device)
+        row[phase] = with_shares(timed, size_of(case))
     return row
+
+
+def measure_growth(what: str, seconds: float, device: str) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """A line for each N, all of them in turn, and the log-log slopes of time against N from 3136 on."""
+    lines = [BASE | {"n": n} for n in LENGTHS]
+    rows: list[dict[str, Any]] = [
+        dict(line) | {"what": what, "threads": torch.get_num_threads(), "scaling": True} for line in lines
+    ]
+    slopes = {}
+    for phase, make in PHASES.items():
+        calls = {str(line["n"]): make(ours(what), given(line, what, device)) for line in lines}
+        timed = interleaved(calls | limits(device), seconds, device=device)
+        for line, row in zip(lines, rows, strict=True):
+            names = {str(line["n"]): "ours"} | {name: name for name in limits(device)}
+            own = {key: {new: timed[key][old] for old, new in names.items()} for key in ("times", "each")}
+            row[phase] = with_shares(own | {"cpu_over_wall": timed["cpu_over_wall"]}, size_of(line))
+        ratio, growth = quotient(timed["each"], str(LENGTHS[-1]), str(BASE["n"])), LENGTHS[-1] / BASE["n"]
+        slopes[f"{what} {phase}"] = math.log(ratio) / math.log(growth)
+    return rows, slopes
 
 
 def cases(quick: bool) -> list[tuple[dict[str, int], str, bool, int]]:
     """(shape, what, with rivals, threads)."""
     threads = torch.get_num_threads()
-    base = {"batch": 8, "n": 3136, "m": 49, "d": 32}
-    result = [(base | {"d": d}, what, True, threads) for d in (32, 64) for what in ("kernel", "product", "reduction")]
+    result = [(BASE | {"d": d}, what, True, threads) for d in (32, 64) for what in WHAT]
     if quick:
         return result
-    result += [(base | {"d": d}, "kernel", True, 1) for d in (32, 64)]
-    result += [(base | {"m": m}, "kernel", False, threads) for m in (1, 16, 196, 1024)]
-    for what in ("kernel", "product", "reduction"):
-        result += [(base | {"n": n}, what, False, threads) for n in (49, 784, 3136, 12544, 50176)]
-    return result
-
-
-def slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The log-log slope of time against N, from 3136 on."""
-    result = {}
-    for what in ("kernel", "product", "reduction"):
-        for phase in ("forward", "forward_backward"):
-            series = {r["n"]: r for r in rows if r["scaling"] and r["what"] == what and r["n"] >= 3136}
-            if len(series) < 2:
-                continue
-            logs = [(math.log(n), math.log(r[phase]["times"]["ours"]["median_ms"])) for n, r in sorted(series.items())]
-            middle = [sum(values) / len(logs) for values in zip(*logs, strict=True)]
-            above = sum((a - middle[0]) * (b - middle[1]) for a, b in logs)
-            result[f"{what} {phase}"] = above / sum((a - middle[0]) ** 2 for a, _ in logs)
-    return result
+    result += [(BASE | {"d": d}, "kernel", True, 1) for d in (32, 64)]
+    return result + [(BASE | {"m": m}, "kernel", False, threads) for m in (1, 16, 196, 1024)]
 
 
 def show(row: dict[str, Any]) -> None:
@@ -268,12 +291,18 @@ def main() -> None:
     threads, rows = torch.get_num_threads(), []
     for case, what, rivals, count in cases(arguments.quick):
         torch.set_num_threads(count)
-        row = measure(case, what, rivals, arguments.seconds, arguments.device)
-        rows.append(row | {"scaling": not rivals and case["m"] == 49})
+        rows.append(measure(case, what, rivals, arguments.seconds, arguments.device))
         show(rows[-1])
     torch.set_num_threads(threads)
-    result = {"environment": environment, "rows": rows, "slopes": slopes(rows)}
-    print("slopes", result["slopes"])
+    slopes: dict[str, float] = {}
+    for what in () if arguments.quick else WHAT:
+        lines, found = measure_growth(what, arguments.seconds, arguments.device)
+        for line in lines:
+            show(line)
+        rows += lines
+        slopes |= found
+    result = {"environment": environment, "rows": rows, "slopes": slopes}
+    print("slopes", slopes)
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "kernels.json").write_text(json.dumps(result, indent=2) + "\n")
     plot(rows, arguments.output / "kernels.png")

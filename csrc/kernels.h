@@ -53,7 +53,7 @@ template <class T>
 struct Item {
   using R = typename Accumulator<T>::type;
   const Task& task;
-  const int64_t matrix, begin, end, values;
+  const int64_t item, matrix, begin, end, values;
   R *short_sums, *short_value_sums;
   Buffers<R> buffers;
   Exponential<R> exponential;
@@ -62,11 +62,11 @@ struct Item {
   const R bound;
   Ahead ahead;
 
-  Item(const Task& t, int64_t item, void* scratch)
-      : task(t), matrix(item / t.splits), begin(item % t.splits * t.split_rows),
+  Item(const Task& t, int64_t i, void* scratch)
+      : task(t), item(i), matrix(i / t.splits), begin(i % t.splits * t.split_rows),
         end(smaller(begin + t.split_rows, t.longs)), values(padded<R>(t.value_width)),
-        short_sums(static_cast<R*>(t.short_sums) + item * t.shorts * t.width),
-        short_value_sums(static_cast<R*>(t.short_value_sums) + item * t.shorts * values), buffers(t, scratch),
+        short_sums(static_cast<R*>(t.short_sums) + i * t.shorts * t.width),
+        short_value_sums(static_cast<R*>(t.short_value_sums) + i * t.shorts * values), buffers(t, scratch),
         exponential(t.scale), bound(static_cast<R>(t.scale * (kTotalsBound / 2))) {}
 
   static void clear(R* data, int64_t count) {
@@ -120,36 +120,43 @@ struct Item {
     }
   }
 
-  // Asks for rows that are read or written soon.
-  template <bool Write>
-  void soon(const Rows& rows, int64_t row, int64_t count, int64_t column, int64_t columns, int64_t steps) {
-    if (rows.data && count > 0 && columns > 0)
-      ahead.add<Write>(row_of<const T>(rows, matrix, row) + column, rows.stride * sizeof(T), columns * sizeof(T), count,
-                       steps);
+  // The block that starts at `row`, of some matrix.
+  struct Place {
+    int64_t matrix, row, lanes;
+  };
+
+  // After the last block, the first of the next item: most often the same thread takes it. No lanes if there is none.
+  Place after(const Place& block) const {
+    const bool last = block.row + kBlock >= end;
+    const int64_t next = item + last, start = next % task.splits * task.split_rows;
+    if (next == task.items()) return {};
+    const int64_t row = last ? start : block.row + kBlock;
+    return {next / task.splits, row, smaller(kBlock, smaller(start + task.split_rows, task.longs) - row)};
   }
 
-  // For the block after `row`.
-  void read_next(const Rows& rows, int64_t row, int64_t columns, int64_t steps) {
-    soon<false>(rows, row + kBlock, smaller(kBlock, end - row - kBlock), 0, columns, steps);
+  // Asks for some columns of rows that are read or written soon.
+  template <bool Write>
+  void soon(const Rows& rows, const Place& place, int64_t column, int64_t columns, int64_t steps) {
+    if (rows.data && place.lanes > 0 && columns > 0)
+      ahead.add<Write>(row_of<const T>(rows, place.matrix, place.row) + column, rows.stride * sizeof(T),
+                       columns * sizeof(T), place.lanes, steps);
   }
 
-  // A block and a chunk of a kernel matrix.
+  // The same for a chunk of a kernel matrix.
   template <bool Write>
-  void kernel_soon(const Rows& rows, int64_t row, int64_t lanes, int64_t s, int64_t count, int64_t steps) {
-    if (lanes <= 0) return;
+  void kernel_soon(const Rows& rows, const Place& place, int64_t s, int64_t count, int64_t steps) {
     if (task.long_is_row) {
-      soon<Write>(rows, row, lanes, s, count, steps);
+      soon<Write>(rows, place, s, count, steps);
     } else {
-      soon<Write>(rows, s, count, row, lanes, steps);
+      soon<Write>(rows, {place.matrix, s, count}, place.row, place.lanes, steps);
     }
   }
 
-  // The same for the block and chunk after these.
-  void read_next_kernel(const Rows& rows, int64_t row, int64_t lanes, int64_t s, int64_t steps) {
+  // The chunk after this one.
+  void read_next_kernel(const Rows& rows, const Place& block, int64_t s, int64_t steps) {
     const int64_t next = s + kChunk;
-    if (next < task.shorts)
-      return kernel_soon<false>(rows, row, lanes, next, smaller(kChunk, task.shorts - next), steps);
-    kernel_soon<false>(rows, row + kBlock, smaller(kBlock, end - row - kBlock), 0, smaller(kChunk, task.shorts), steps);
+    if (next < task.shorts) return kernel_soon<false>(rows, block, next, smaller(kChunk, task.shorts - next), steps);
+    kernel_soon<false>(rows, after(block), 0, smaller(kChunk, task.shorts), steps);
   }
 
   void copy_long_values(int64_t row, int64_t lanes) {
@@ -248,9 +255,10 @@ struct Item {
     blocks([&](int64_t row, int64_t lanes) {
       chunks(row, [&](int64_t s, int64_t count) {
         const int64_t steps = pair_steps<R>(lanes, count);
+        const Place block{matrix, row, lanes};
         ahead.clear();
-        if (s == 0) read_next(task.longs_in, row, task.width, steps);
-        kernel_soon<true>(task.kernel, row, lanes, s, count, steps);
+        if (s == 0) soon<false>(task.longs_in, after(block), 0, task.width, steps);
+        kernel_soon<true>(task.kernel, block, s, count, steps);
         kernel(row, lanes, s, count);
         write_kernel(row, lanes, s, count);
       });
@@ -264,13 +272,14 @@ struct Item {
       chunks(row, [&](int64_t s, int64_t count) {
         read_weights(row, lanes, s, count);
         const int64_t steps = sign_steps_of<R>(count, task.width);
+        const Place block{matrix, row, lanes};
         ahead.clear();
         if (s == 0) {
-          read_next(task.longs_in, row, task.width, steps);
-          soon<true>(task.long_out, row, lanes, 0, task.width, steps);
+          soon<false>(task.longs_in, after(block), 0, task.width, steps);
+          soon<true>(task.long_out, block, 0, task.width, steps);
         }
-        read_next_kernel(task.kernel, row, lanes, s, steps);
-        read_next_kernel(task.kernel_grad, row, lanes, s, steps);
+        read_next_kernel(task.kernel, block, s, steps);
+        read_next_kernel(task.kernel_grad, block, s, steps);
         differentiate(lanes, s, count);
       });
       write_gradient(row, lanes);
@@ -297,11 +306,12 @@ struct Item {
   // What the next block of a product reads and this one writes.
   void look_ahead(int64_t row, int64_t lanes, int64_t count) {
     const int64_t steps = pair_steps<R>(lanes, count);
+    const Place block{matrix, row, lanes}, next = after(block);
     ahead.clear();
-    read_next(task.longs_in, row, task.width, steps);
-    read_next(task.long_values, row, task.value_width, steps);
-    soon<true>(task.long_out, row, lanes, 0, task.width, steps);
-    soon<true>(task.long_value_out, row, lanes, 0, task.value_width, steps);
+    soon<false>(task.longs_in, next, 0, task.width, steps);
+    soon<false>(task.long_values, next, 0, task.value_width, steps);
+    soon<true>(task.long_out, block, 0, task.width, steps);
+    soon<true>(task.long_value_out, block, 0, task.value_width, steps);
   }
 
   void matmul_forward() {
