@@ -8,8 +8,8 @@ class Ahead {
  public:
   INLINE void clear() { count_ = 0; }
 
-  // `rows` rows of `bytes` bytes that lie `stride` bytes apart, all of them within `steps` steps. Nothing is read or
-  // written, so any address will do.
+  // `rows` rows of `bytes` bytes that lie `stride` bytes apart, all of them within `steps` steps; none of these is 0,
+  // but the stride may be. Nothing is read or written, so any address will do.
   template <bool Write>
   INLINE void add(const void* data, int64_t stride, int64_t bytes, int64_t rows, int64_t steps) {
     if (stride == bytes) {  // Dense: cut into whole lines, so that none is asked for twice.
@@ -18,7 +18,7 @@ class Ahead {
       rows = (lines * kLine + bytes - 1) / bytes;
     }
     const int64_t pace = (rows + steps - 1) / steps;
-    if (rows > 0) ranges_[count_++] = {static_cast<const char*>(data), stride, bytes, rows, pace, Write};
+    ranges_[count_++] = {static_cast<const char*>(data), stride, bytes, rows, pace, Write};
   }
 
   INLINE void step() {

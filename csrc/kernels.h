@@ -271,7 +271,7 @@ struct Item {
       clear(buffers.d_longs, panel_size<R>(task.width));
       chunks(row, [&](int64_t s, int64_t count) {
         read_weights(row, lanes, s, count);
-        const int64_t steps = sign_steps_of<R>(count, task.width);
+        const int64_t steps = signs_steps<R>(count, task.width);
         const Place block{matrix, row, lanes};
         ahead.clear();
         if (s == 0) {

@@ -5,6 +5,7 @@
 
 #include "task.h"
 
+// prfchw is no question of what a CPU has: those of 64 bits without it take the instruction for none.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prfchw"))), apply_to = function)
 #else

@@ -71,7 +71,7 @@ INLINE void pair_group(int64_t rows, const R* longs, const R* shorts, int64_t st
   }
 }
 
-// At least 1: of `Ahead`, for a block.
+// How often `Ahead` steps in a block and a chunk: at least once.
 template <class R>
 INLINE int64_t pair_steps(int64_t lanes, int64_t count) {
   const int64_t groups = (count + kGroup - 1) / kGroup;

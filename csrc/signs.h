@@ -85,9 +85,9 @@ INLINE void sign_group(int64_t rows, const R* longs, int64_t lanes, int64_t widt
   if (k < width) features(k, width - k);
 }
 
-// At least 1: of `Ahead`, for a block.
+// How often `Ahead` steps in a block and a chunk: at least once.
 template <class R>
-INLINE int64_t sign_steps_of(int64_t count, int64_t width) {
+INLINE int64_t signs_steps(int64_t count, int64_t width) {
   const int64_t groups = (count + kSignGroup - 1) / kSignGroup, squares = (width + kWidth<R> - 1) / kWidth<R>;
   return groups * squares > 0 ? groups * squares : 1;
 }

@@ -1,11 +1,13 @@
 """Ops called without torch.library give what the registered ops give, and are not taken where someone looks on."""
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from laplacianformer import LaplacianAttention, ops
@@ -58,6 +60,15 @@ def test_the_bits_are_those_of_the_registered_op(name: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_nothing_goes_through_the_library_where_nobody_looks_on(name: str) -> None:
+    with torch.profiler.profile() as profiler:
+        gradients(CALLS[name])
+    seen = {event.key for event in profiler.key_averages()}
+    assert any(key.startswith("laplacianformer_cpu::") for key in seen) or ops.backends()["cpu"] is not None
+    assert not any(key.startswith("laplacianformer::") for key in seen)
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_whoever_looks_on_sees_the_registered_op(name: str) -> None:
     with Spectator() as spectator:
         gradients(CALLS[name])
@@ -70,7 +81,7 @@ def test_nothing_of_it_is_computed_on_fake_tensors(name: str) -> None:
     x, y = inputs()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         out = CALLS[name](mode.from_tensor(x.detach()), mode.from_tensor(y.detach()))
-    assert type(out) is not Tensor
+    assert isinstance(out, FakeTensor)
     assert out.shape == CALLS[name](x, y).shape
 
 
@@ -84,6 +95,49 @@ def test_outputs_are_where_the_inputs_are(name: str) -> None:
         assert call(x, y).device.type == "cpu"
 
 
+def test_modes_of_other_threads_change_nothing() -> None:
+    """Two spectators whose times overlap: torch's own flag of all threads is then wrong for the second."""
+    first, second = Spectator(), Spectator()
+    entered, left = threading.Event(), threading.Event()
+
+    def look_on() -> None:
+        with second:
+            entered.set()
+            left.wait()
+            CALLS["laplacian_kernel"](*inputs())
+
+    thread = threading.Thread(target=look_on)
+    with first:
+        thread.start()
+        entered.wait()
+    left.set()
+    thread.join()
+    assert second.seen == {"laplacian_kernel"}
+    assert registered.unwatched(*inputs())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", CALLS)
+def test_many_gradients_at_once(name: str) -> None:
+    x, y = inputs()
+    out = CALLS[name](x, y)
+    grads = torch.randn(3, *out.shape)
+    found = torch.autograd.grad(out, y, grads, is_grads_batched=True, retain_graph=True)[0]
+    for a, grad in zip(found, grads, strict=True):
+        torch.testing.assert_close(a, torch.autograd.grad(out, y, grad, retain_graph=True)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_layer_can_be_saved(tmp_path: Path) -> None:
+    layer = LaplacianAttention(16, 2, grid=2).eval()
+    tokens = torch.randn(2, 16, 16)
+    expected = layer(tokens, (4, 4))
+    traced = torch.jit.trace(lambda x: layer(x, (4, 4)), tokens)
+    torch.jit.save(traced, tmp_path / "traced.pt")
+    found = torch.jit.load(tmp_path / "traced.pt")(tokens)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_a_layer_under_vmap() -> None:
     layer = LaplacianAttention(16, 2, grid=2).eval()
@@ -92,3 +146,13 @@ def test_a_layer_under_vmap() -> None:
         found = torch.func.vmap(lambda x: layer(x, (4, 4)))(tokens)
         for a, b in zip(found, tokens, strict=True):
             torch.testing.assert_close(a, layer(b, (4, 4)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_learned_gain_alone_gets_its_gradient() -> None:
+    """With everything else frozen, also in evaluation."""
+    layer = LaplacianAttention(16, 2, grid=2, gain="learned").eval()
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(name == "gain")
+    layer(torch.randn(1, 16, 16), (4, 4)).square().sum().backward()
+    assert layer.gain.grad is not None
+    assert layer.gain.grad.abs().min() > 0

@@ -125,7 +125,7 @@ class LaplacianAttention(GridAttention):
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            if branch.can_run(q_bhnd, k_bhnd, v_bhnd) and self.is_plain(size):
+            if branch.can_run(q_bhnd, k_bhnd, v_bhnd, self.gain) and self.is_plain(size):
                 return self.mix_in_one_call(q_bhnd, k_bhnd, v_bhnd, size)
             placed = self.place(q_bhnd, k_bhnd, size)
             values_bhmd = self.landmark_values(placed, v_bhnd, size)

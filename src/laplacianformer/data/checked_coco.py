@@ -93,7 +93,7 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
     x1, y1 = min(float(image["width"]), box[0] + box[2]), min(float(image["height"]), box[1] + box[3])
     if x1 <= x0 or y1 <= y0:
         return f"{what} has a box outside of the image: {box}"
-    has_area = _within(entry.get("area"), FAR**2) and entry["area"] > 0
+    has_area = _within(entry.get("area"), FAR**2) and entry["area"] >= 0
     fine = {
         "image_id": entry["image_id"],
         "category_id": entry["category_id"],

@@ -18,12 +18,13 @@ def interleaved(functions: Mapping[str, Call], seconds: float, rounds: int = 5, 
     Goes round for about `seconds` a function, and at least `rounds` times, each round beginning with another function:
     after an idle or a busy rival, a machine is not the same. A function is called as often as fits into `TURN`, so that
     what a turn begins with counts alike for short and for long ones. A turn of a short one begins with a call that is
-    not timed: it then finds caches and freed memory as it left them itself. On a GPU, it ends when the GPU does.
+    not timed: it then finds caches and freed memory as it left them itself. A turn on a GPU ends with the
+    GPU's work.
 
     Returns:
-        For each name its median, its fastest time and its number of rounds, and its time in each round, and, over all
-        of them, the time of the CPUs over the time on the wall. Where that is far below the number of threads, others
-        were busy.
+        "times": for each name its median, its fastest time and its number of rounds. "each": its time in each round.
+        "cpu_over_wall": the time of the CPUs over the time on the wall. Where that is far below the number of threads,
+        others were busy.
     """
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     repeats = {}

@@ -14,10 +14,10 @@ from laplacianformer.ops.registered import unwatched, wants_gradient
 Rotation = tuple[Tensor, Tensor]
 
 
-def can_run(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def can_run(q: Tensor, k: Tensor, v: Tensor, gain: Tensor | float) -> bool:
     return (
-        unwatched(q, k, v)
-        and not wants_gradient(q, k, v)
+        unwatched(q, k, v, gain)
+        and not wants_gradient(q, k, v, gain)
         and q.dtype == k.dtype == v.dtype == torch.float32
         and q.shape == k.shape == v.shape  # attention maps give other values
         and q.shape[0] > 0

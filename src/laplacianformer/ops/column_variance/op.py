@@ -59,13 +59,9 @@ def _differentiate(ctx: Any, grad: Tensor, grad_of_mean: Tensor) -> tuple[Tensor
     return _variance_backward(x, mean, grad * (2 / (x.shape[0] * x.shape[2])), ctx.backend), None
 
 
-def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    pass
-
-
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("column_variance has first derivatives only: its gradient can't be differentiated again")
 
 
 _variance.register_autograd(_differentiate, setup_context=_save)
-_variance_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)
+_variance_backward.register_autograd(_refuse_second_derivative)

@@ -78,16 +78,12 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, 
     return dx, dy, None, None, None, None
 
 
-def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    pass
-
-
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("laplacian_kernel has first derivatives only: its gradient can't be differentiated again")
 
 
 _kernel.register_autograd(_differentiate, setup_context=_save)
-_kernel_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)
+_kernel_backward.register_autograd(_refuse_second_derivative)
 
 
 @register_flop_formula(torch.ops.laplacianformer.laplacian_kernel)

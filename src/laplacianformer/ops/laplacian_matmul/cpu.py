@@ -27,7 +27,8 @@ def backward(
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if values.shape[-1] == 0:
-        return torch.zeros(x.shape, dtype=x.dtype), torch.zeros(y.shape, dtype=y.dtype), torch.empty_like(values)
+        dx, dy = (torch.zeros(t.shape, dtype=t.dtype, device="cpu") for t in (x, y))
+        return dx, dy, torch.empty_like(values)
     dx, dy, dvalues = (torch.empty(t.shape, dtype=t.dtype, device="cpu") for t in (x, y, values))
     tensors = (*dense(grad, x, y, values), *tables(cos, sin))
     torch.ops.laplacianformer_cpu.matmul_backward(*tensors, dx, dy, dvalues, scale, level())

@@ -95,16 +95,12 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None
     return dx, dy, dvalues, None, None, None, None
 
 
-def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    pass
-
-
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("laplacian_matmul has first derivatives only: its gradient can't be differentiated again")
 
 
 _matmul.register_autograd(_differentiate, setup_context=_save)
-_matmul_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)
+_matmul_backward.register_autograd(_refuse_second_derivative)
 
 
 @register_flop_formula(torch.ops.laplacianformer.laplacian_matmul)

@@ -98,16 +98,12 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
     return dw, None, None, None, None, None
 
 
-def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    pass
-
-
 def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
     raise RuntimeError("newton_schulz has first derivatives only: its exact gradient can't be differentiated again")
 
 
 _inverse.register_autograd(_differentiate, setup_context=_save)
-_inverse_backward.register_autograd(_refuse_second_derivative, setup_context=_save_nothing)
+_inverse_backward.register_autograd(_refuse_second_derivative)
 
 
 @register_flop_formula(torch.ops.laplacianformer.newton_schulz)
