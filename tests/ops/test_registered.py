@@ -133,8 +133,8 @@ def test_a_traced_layer_can_be_saved(tmp_path: Path) -> None:
     tokens = torch.randn(2, 16, 16)
     expected = layer(tokens, (4, 4))
     traced = torch.jit.trace(lambda x: layer(x, (4, 4)), tokens, check_trace=False)
-    torch.jit.save(traced, tmp_path / "traced.pt")
-    found = torch.jit.load(tmp_path / "traced.pt")(tokens)
+    torch.jit.save(traced, str(tmp_path / "traced.pt"))
+    found = torch.jit.load(str(tmp_path / "traced.pt"))(tokens)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
