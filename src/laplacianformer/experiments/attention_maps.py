@@ -119,6 +119,11 @@ def judge(rows: Sequence[Row], what: str) -> Outcome:
         f"Gaussian, paired by image, 95 % interval: "
         f"{', '.join(f'{name} {difference}' for name, difference in differences.items())}."
     )
+    scales = [name for name in names if name.startswith("lambda")]
+    if len(scales) > 1:  # a smooth map has a low rank
+        key = f"{scales[0]} over {scales[-1]}"
+        differences[key] = paired(ranks_of(rows, scales[0]), ranks_of(rows, scales[-1]))
+        measured += f" {key}: {differences[key]}."
     up = [difference.clear and difference.mean > 0 for difference in differences.values()]
     down = [difference.clear and difference.mean < 0 for difference in differences.values()]
     if "random" in what or not (any(up) or any(down)):
@@ -138,8 +143,9 @@ def draw(
             axis.imshow(maps[name].numpy(), cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
             axis.set_title(name.replace(", ", "\n"), fontsize=9)
             axis.set(xticks=[], yticks=[])
-        part.supylabel("query", fontsize=9)
-        part.supxlabel("key", fontsize=9)
+            axis.set_xlabel("key", fontsize=9)
+            axis.set_ylabel("query", fontsize=9)
+            axis.label_outer()
     for axis, names in zip(lower.subplots(1, 2, sharey=True), (kernels, scales), strict=True):
         for style, name in zip(STYLES, names, strict=False):
             line = [(row["number"], row["value"]) for row in curves if row["model"] == name and row["value"] > 1e-8]
