@@ -146,3 +146,13 @@ def test_a_dead_token_stays_seen() -> None:
     tokens[0, 5] = float("nan")
     with torch.inference_mode():
         assert attention(tokens, (10, 10)).isnan().all()
+
+
+def test_a_learned_gain_alone_gets_its_gradient() -> None:
+    """With everything else frozen, also in evaluation."""
+    layer = LaplacianAttention(16, 2, grid=2, gain="learned").eval()
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(name == "gain")
+    layer(torch.randn(1, 16, 16), (4, 4)).square().sum().backward()
+    assert layer.gain.grad is not None
+    assert layer.gain.grad.abs().min() > 0
