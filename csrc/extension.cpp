@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <new>
 #include <optional>
@@ -143,14 +145,30 @@ Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, const Angl
 // Items below this many pairs times features aren't worth waking a thread.
 constexpr int64_t kGrain = 1 << 17;
 
+// Calls f(item, scratch) for all items, on as many of torch's threads as have `grain` of them. Each thread takes a share
+// of what is left, again and again: one that is slow, or that something else runs on, is not waited for. A run of items
+// goes to one thread, which reads ahead.
+template <class F>
+void each_item(int64_t items, int64_t grain, size_t scratch_bytes, F f) {
+  const int64_t threads = torch::stable::get_num_threads();
+  std::atomic<int64_t> next{0};
+  torch::stable::parallel_for(0, std::min(threads, (items + grain - 1) / grain), 1, [&](int64_t, int64_t) {
+    const Scratch scratch(scratch_bytes);
+    for (int64_t begin = next; begin < items;) {
+      const int64_t end = begin + std::max(grain, (items - begin) / (2 * threads));
+      if (!next.compare_exchange_weak(begin, end)) continue;
+      for (int64_t item = begin; item < std::min(end, items); ++item) f(item, scratch.get());
+      begin = next;
+    }
+  });
+}
+
 using Step = void (*)(const Task&, int64_t, void*);
 
 void run(const Level& level, Step step, const Task& task) {
   const int64_t work = 1 + task.split_rows * task.shorts * (1 + task.width + task.value_width);
-  torch::stable::parallel_for(0, task.items(), 1 + kGrain / work, [&](int64_t begin, int64_t end) {
-    const Scratch scratch(level.scratch_bytes(task));
-    for (int64_t item = begin; item < end; ++item) step(task, item, scratch.get());
-  });
+  each_item(task.items(), 1 + kGrain / work, level.scratch_bytes(task),
+            [&](int64_t item, void* scratch) { step(task, item, scratch); });
 }
 
 // Adds the shares of the items, in order, into `out`, whose matrices are dense.
@@ -248,10 +266,8 @@ void invert(Inverse& task, const Tensor& w, const Tensor& out, Views& views, con
   task.w = views(w);
   task.out = views(out);
   const int64_t batch = w.numel() / (task.size * task.size);
-  torch::stable::parallel_for(0, batch, 1, [&](int64_t begin, int64_t end) {
-    const Scratch scratch(level.inverse_bytes(task));
-    for (int64_t matrix = begin; matrix < end; ++matrix) level.inverse(task, matrix, scratch.get());
-  });
+  each_item(batch, 1, level.inverse_bytes(task),
+            [&](int64_t matrix, void* scratch) { level.inverse(task, matrix, scratch); });
 }
 
 void inverse_forward(Tensor w, Tensor out, int64_t iterations, double eps, bool identity, int64_t which) {
