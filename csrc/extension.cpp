@@ -208,10 +208,11 @@ void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Angles cosines
   task.kernel_grad = views(grad);
   task.long_out = views(task.long_is_row ? dx : dy);
   prefer_huge_pages(task.long_is_row ? dx : dy);
-  const Scratch sums(shares_bytes(task, task.width));
+  const int64_t stride = level.pad(task.type, task.width);
+  const Scratch sums(shares_bytes(task, stride));
   task.short_sums = sums.get();
   run(level, level.kernel_backward, task);
-  add_shares(level, task, sums.get(), task.width, task.width, task.long_is_row ? dy : dx);
+  add_shares(level, task, sums.get(), task.width, stride, task.long_is_row ? dy : dx);
 }
 
 // `start`: what the sums of each matrix begin with, a row of value_width (only with a row of `out` a long row); or null.
@@ -245,19 +246,19 @@ void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Angles cosi
   const Level& level = level_of(which);
   Views views;
   Task task = make_task(x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
-  const int64_t stride = level.pad(task.type, task.value_width);
+  const int64_t stride = level.pad(task.type, task.width), value_stride = level.pad(task.type, task.value_width);
   const bool by_row = task.long_is_row;
   task.long_values = views(by_row ? grad : values);
   task.short_values = views(by_row ? values : grad);
   task.long_out = views(by_row ? dx : dy);
   prefer_huge_pages(by_row ? dx : dy);
   if (!by_row) task.long_value_out = views(dvalues);
-  const Scratch sums(shares_bytes(task, task.width)), value_sums(shares_bytes(task, by_row ? stride : 0));
+  const Scratch sums(shares_bytes(task, stride)), value_sums(shares_bytes(task, by_row ? value_stride : 0));
   task.short_sums = sums.get();
   task.short_value_sums = value_sums.get();
   run(level, level.matmul_backward, task);
-  add_shares(level, task, sums.get(), task.width, task.width, by_row ? dy : dx);
-  if (by_row) add_shares(level, task, value_sums.get(), task.value_width, stride, dvalues);
+  add_shares(level, task, sums.get(), task.width, stride, by_row ? dy : dx);
+  if (by_row) add_shares(level, task, value_sums.get(), task.value_width, value_stride, dvalues);
 }
 
 void invert(Inverse& task, const Tensor& w, const Tensor& out, Views& views, const Level& level) {

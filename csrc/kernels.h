@@ -20,20 +20,22 @@ INLINE int64_t padded(int64_t width) {
 // The scratch memory of an item. With a null base, only its size.
 template <class R>
 struct Buffers {
-  R *longs, *d_longs, *turned, *long_values, *weights, *products, *long_rows, *shorts, *short_rows, *start, *outputs;
-  R *long_totals, *short_totals;
+  R *longs, *rows, *d_rows, *zeros, *long_values, *weights, *products, *long_rows, *shorts, *d_shorts, *short_rows;
+  R *start, *outputs, *long_totals, *short_totals;
   size_t bytes = 0;
 
   INLINE Buffers(const Task& task, void* base) {
-    const int64_t values = padded<R>(task.value_width);
+    const int64_t wide = padded<R>(task.width), values = padded<R>(task.value_width);
     longs = take(base, panel_size<R>(task.width));
-    d_longs = take(base, panel_size<R>(task.width));
-    turned = take(base, task.cosines ? kBlock * task.width : 0);
+    rows = take(base, kBlock * wide);
+    d_rows = take(base, kBlock * wide);
+    zeros = take(base, wide);
     long_values = take(base, panel_size<R>(task.value_width));
     weights = take(base, panel_size<R>(kChunk));
     products = take(base, panel_size<R>(kChunk));
     long_rows = take(base, kBlock * values);
-    shorts = take(base, kChunk * task.width);
+    shorts = take(base, kChunk * wide);
+    d_shorts = take(base, kChunk * wide);
     short_rows = take(base, kChunk * values);
     start = take(base, values);
     outputs = take(base, kBlock * values);
@@ -53,7 +55,7 @@ template <class T>
 struct Item {
   using R = typename Accumulator<T>::type;
   const Task& task;
-  const int64_t item, matrix, begin, end, values;
+  const int64_t item, matrix, begin, end, wide, values;
   R *short_sums, *short_value_sums;
   Buffers<R> buffers;
   Exponential<R> exponential;
@@ -64,8 +66,8 @@ struct Item {
 
   Item(const Task& t, int64_t i, void* scratch)
       : task(t), item(i), matrix(i / t.splits), begin(i % t.splits * t.split_rows),
-        end(smaller(begin + t.split_rows, t.longs)), values(padded<R>(t.value_width)),
-        short_sums(static_cast<R*>(t.short_sums) + i * t.shorts * t.width),
+        end(smaller(begin + t.split_rows, t.longs)), wide(padded<R>(t.width)), values(padded<R>(t.value_width)),
+        short_sums(static_cast<R*>(t.short_sums) + i * t.shorts * wide),
         short_value_sums(static_cast<R*>(t.short_value_sums) + i * t.shorts * values), buffers(t, scratch),
         exponential(t.scale), bound(static_cast<R>(t.scale * (kTotalsBound / 2))) {}
 
@@ -85,22 +87,34 @@ struct Item {
          direction, half, to);
   }
 
-  void pack_longs(int64_t row, int64_t lanes) {
-    if (!task.cosines)
-      return pack<R>(stored(task.longs_in, row, 0), lanes, task.width, buffers.longs);
-    for (int64_t l = 0; l < lanes; ++l)
-      turn_row(row + l, row_of<const T>(task.longs_in, matrix, row + l), R(1), buffers.turned + l * task.width);
-    pack<R>(Stored<R, R>{buffers.turned, task.width}, lanes, task.width, buffers.longs);
+  // Whether rows of the long features and of their gradient are used where they are stored, and not in buffers.
+  bool rows_in_place() const { return sizeof(T) == sizeof(R) && !task.cosines && wide == task.width; }
+
+  // The long features of a block: turned, in the numbers that accumulate, and with zeros up to whole vectors.
+  Stored<R, R> read_rows(int64_t row, int64_t lanes) {
+    if (rows_in_place()) return {row_of<const R>(task.longs_in, matrix, row), task.longs_in.stride};
+    for (int64_t l = 0; l < lanes; ++l) {
+      const T* from = row_of<const T>(task.longs_in, matrix, row + l);
+      R* to = buffers.rows + l * wide;
+      if (task.cosines) {
+        turn_row(row + l, from, R(1), to);
+      } else {
+        widen_row(from, task.width, to);
+      }
+      clear(to + task.width, wide - task.width);
+    }
+    return {buffers.rows, wide};
   }
 
-  // Calls f(row, lanes) for each block of long rows, with their features packed.
+  void pack_longs(int64_t row, int64_t lanes) {
+    if (task.cosines) return pack<R>(read_rows(row, lanes), lanes, task.width, buffers.longs);
+    pack<R>(stored(task.longs_in, row, 0), lanes, task.width, buffers.longs);
+  }
+
+  // Calls f(row, lanes) for each block of long rows.
   template <class F>
   INLINE void blocks(F f) {
-    for (int64_t row = begin; row < end; row += kBlock) {
-      const int64_t lanes = smaller(kBlock, end - row);
-      pack_longs(row, lanes);
-      f(row, lanes);
-    }
+    for (int64_t row = begin; row < end; row += kBlock) f(row, smaller(kBlock, end - row));
   }
 
   // Calls f(s, count) for each chunk of short rows, and once if there are none: sums begin with the first chunk. A
@@ -111,7 +125,7 @@ struct Item {
       const int64_t count = smaller(kChunk, task.shorts - s);
       if (row == begin || task.shorts > kChunk) {
         copy_rows<R>(row_of<const T>(task.shorts_in, matrix, s), task.shorts_in.stride, count, task.width,
-                     buffers.shorts, task.width);
+                     buffers.shorts, wide);
         if (task.short_values.data)
           copy_rows<R>(row_of<const T>(task.short_values, matrix, s), task.short_values.stride, count,
                        task.value_width, buffers.short_rows, values);
@@ -172,27 +186,34 @@ struct Item {
     if constexpr (kTotals) {
       if (s == 0) longs_within = panel_totals<R>(buffers.longs, lanes, task.width, bound, buffers.long_totals);
       if (row == begin || task.shorts > kChunk)
-        shorts_within = row_totals<R>(buffers.shorts, count, task.width, bound, buffers.short_totals);
+        shorts_within = row_totals<R>(buffers.shorts, wide, count, task.width, bound, buffers.short_totals);
       if (longs_within && shorts_within)
-        return kernel_panel<R>(buffers.longs, buffers.long_totals, lanes, buffers.shorts, buffers.short_totals, count,
-                               task.width, exponential, buffers.weights, ahead);
+        return kernel_panel<R>(buffers.longs, buffers.long_totals, lanes, buffers.shorts, wide, buffers.short_totals,
+                               count, task.width, exponential, buffers.weights, ahead);
     }
-    kernel_panel<R>(buffers.longs, lanes, buffers.shorts, count, task.width, exponential, buffers.weights, ahead);
+    kernel_panel<R>(buffers.longs, lanes, buffers.shorts, wide, count, task.width, exponential, buffers.weights, ahead);
   }
 
   // What the gradient of the kernel is multiplied with, beside the kernel, to be that of the distances by signs.h.
   R sign_factor() const { return static_cast<R>(-1 / task.scale) / kSignUnit<R>; }
 
-  // The gradient of the distances of a block and a chunk into `weights`, from the stored kernel and its gradient.
-  void read_weights(int64_t row, int64_t lanes, int64_t s, int64_t count) {
+  // The gradient of the distances of a block and a chunk, from the stored kernel and its gradient.
+  Weights<R> read_weights(int64_t row, int64_t lanes, int64_t s, int64_t count) {
     const int64_t i = task.long_is_row ? row : s, j = task.long_is_row ? s : row;
     const StoredProduct<R, T> from{stored(task.kernel, i, j), stored(task.kernel_grad, i, j), sign_factor()};
-    if (task.long_is_row) {
-      pack<R>(from, lanes, count, buffers.weights);
-    } else {
+    if (!task.long_is_row) {
       copy_in<R>(from, lanes, count, buffers.weights);
+      return panel_weights(count);
     }
+    if (task.kernel.stride == count && task.kernel_grad.stride == count) {
+      from.copy(lanes * count, buffers.weights);
+    } else {
+      for (int64_t l = 0; l < lanes; ++l) from.at(l, 0).copy(count, buffers.weights + l * count);
+    }
+    return {buffers.weights, kLanes<R> * count, count, 1};
   }
+
+  Weights<R> panel_weights(int64_t count) const { return {buffers.weights, subtile_size<R>(count), 1, kLanes<R>}; }
 
   void write_kernel(int64_t row, int64_t lanes, int64_t s, int64_t count) {
     if (task.long_is_row) {
@@ -238,21 +259,38 @@ struct Item {
   }
 
   // The gradient of the features from that of the distances.
-  void differentiate(int64_t lanes, int64_t s, int64_t count) {
-    signs<R>(buffers.longs, lanes, task.width, buffers.weights, count, buffers.shorts, buffers.d_longs,
-             short_sums + s * task.width, ahead);
+  void differentiate(const Stored<R, R>& rows, int64_t row, int64_t lanes, int64_t s, int64_t count,
+                     const Weights<R>& weights) {
+    Sums<R> sums = rows_in_place() ? add_to(row_of<R>(task.long_out, matrix, row), task.long_out.stride)
+                                   : add_to(buffers.d_rows, wide);
+    if (s == 0) sums = {buffers.zeros, 0, sums.to, sums.row};
+    clear(buffers.d_shorts, count * wide);
+    signs<R>(rows, lanes, wide, weights, buffers.shorts, count, sums, buffers.d_shorts, ahead);
+    R* total = short_sums + s * wide;
+    for (int64_t k = 0; k < count * wide; k += kWidth<R>) store(total + k, load(total + k) - load(buffers.d_shorts + k));
   }
 
   void write_gradient(int64_t row, int64_t lanes) {
-    if (!task.cosines)
-      return unpack<R>(buffers.d_longs, lanes, task.width, row_of<T>(task.long_out, matrix, row), task.long_out.stride);
-    unpack<R>(buffers.d_longs, lanes, task.width, buffers.turned, task.width);
-    for (int64_t l = 0; l < lanes; ++l)
-      turn_row(row + l, buffers.turned + l * task.width, R(-1), row_of<T>(task.long_out, matrix, row + l));
+    if (rows_in_place()) return;
+    for (int64_t l = 0; l < lanes; ++l) {
+      const R* from = buffers.d_rows + l * wide;
+      T* to = row_of<T>(task.long_out, matrix, row + l);
+      if (task.cosines) {
+        turn_row(row + l, from, R(-1), to);
+      } else {
+        narrow_row(from, task.width, to);
+      }
+    }
+  }
+
+  void begin_gradient() {
+    clear(buffers.zeros, wide);
+    clear(short_sums, task.shorts * wide);
   }
 
   void kernel_forward() {
     blocks([&](int64_t row, int64_t lanes) {
+      pack_longs(row, lanes);
       chunks(row, [&](int64_t s, int64_t count) {
         const int64_t steps = pair_steps<R>(lanes, count);
         const Place block{matrix, row, lanes};
@@ -266,12 +304,12 @@ struct Item {
   }
 
   void kernel_backward() {
-    clear(short_sums, task.shorts * task.width);
+    begin_gradient();
     blocks([&](int64_t row, int64_t lanes) {
-      clear(buffers.d_longs, panel_size<R>(task.width));
+      const Stored<R, R> rows = read_rows(row, lanes);
       chunks(row, [&](int64_t s, int64_t count) {
-        read_weights(row, lanes, s, count);
-        const int64_t steps = signs_steps<R>(count, task.width);
+        const Weights<R> weights = read_weights(row, lanes, s, count);
+        const int64_t steps = signs_steps(lanes, wide);
         const Place block{matrix, row, lanes};
         ahead.clear();
         if (s == 0) {
@@ -280,7 +318,7 @@ struct Item {
         }
         read_next_kernel(task.kernel, block, s, steps);
         read_next_kernel(task.kernel_grad, block, s, steps);
-        differentiate(lanes, s, count);
+        differentiate(rows, row, lanes, s, count, weights);
       });
       write_gradient(row, lanes);
     });
@@ -317,6 +355,7 @@ struct Item {
   void matmul_forward() {
     begin_sums();
     blocks([&](int64_t row, int64_t lanes) {
+      pack_longs(row, lanes);
       if (!task.long_value_out.data) copy_long_values(row, lanes);
       chunks(row, [&](int64_t s, int64_t count) {
         if (s == 0) look_ahead(row, lanes, count);
@@ -328,10 +367,11 @@ struct Item {
   }
 
   void matmul_backward() {
-    clear(short_sums, task.shorts * task.width);
+    begin_gradient();
     begin_sums();
     blocks([&](int64_t row, int64_t lanes) {
-      clear(buffers.d_longs, panel_size<R>(task.width));
+      const Stored<R, R> rows = read_rows(row, lanes);
+      pack<R>(rows, lanes, task.width, buffers.longs);
       copy_long_values(row, lanes);
       pack<R>(Stored<R, R>{buffers.long_rows, values}, lanes, task.value_width, buffers.long_values);
       chunks(row, [&](int64_t s, int64_t count) {
@@ -339,7 +379,7 @@ struct Item {
         kernel(row, lanes, s, count);
         multiply(row, lanes, s, count);
         multiply_weights(lanes, count);
-        differentiate(lanes, s, count);
+        differentiate(rows, row, lanes, s, count, panel_weights(count));
       });
       if (task.long_value_out.data) write_outputs(row, lanes);
       write_gradient(row, lanes);

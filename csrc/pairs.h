@@ -107,20 +107,20 @@ INLINE void pairs(const R* panel, int64_t lanes, const R* shorts, int64_t stride
 }
 
 template <class R>
-void kernel_panel(const R* panel, int64_t lanes, const R* shorts, int64_t count, int64_t width,
+void kernel_panel(const R* panel, int64_t lanes, const R* shorts, int64_t stride, int64_t count, int64_t width,
                   const Exponential<R>& exponential, R* out, Ahead& ahead) {
   const auto finish = [&](R* subtile) __attribute__((always_inline)) {
     for (int64_t k = 0; k < count * kLanes<R>; k += kWidth<R>)
       store(subtile + k, exponential(load(subtile + k)));
   };
-  pairs<Distance>(panel, lanes, shorts, width, count, width, out, ahead, finish);
+  pairs<Distance>(panel, lanes, shorts, stride, count, width, out, ahead, finish);
 }
 
 // The same by the second form. Sums run in the same order everywhere, so that equal rows have distance 0, and x and
 // y may swap.
 template <class R>
-void kernel_panel(const R* panel, const R* totals, int64_t lanes, const R* shorts, const R* short_totals,
-                  int64_t count, int64_t width, const Exponential<R>& given, R* out, Ahead& ahead) {
+void kernel_panel(const R* panel, const R* totals, int64_t lanes, const R* shorts, int64_t stride,
+                  const R* short_totals, int64_t count, int64_t width, const Exponential<R>& given, R* out, Ahead& ahead) {
   const auto finish = [&](R* subtile) __attribute__((always_inline)) {
     const Exponential<R> exponential = given;  // Or its constants would be read again after each store.
     const Vec<R> sums[2] = {load(totals), load(totals + kWidth<R>)};
@@ -133,7 +133,7 @@ void kernel_panel(const R* panel, const R* totals, int64_t lanes, const R* short
       }
     }
   };
-  pairs<Largest>(panel, lanes, shorts, width, count, width, out, ahead, finish);
+  pairs<Largest>(panel, lanes, shorts, stride, count, width, out, ahead, finish);
 }
 
 }  // namespace

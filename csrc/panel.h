@@ -87,6 +87,15 @@ struct StoredProduct {
   }
   INLINE R number(int64_t row) const { return left.number(row) * factor * right.number(row); }
   INLINE Vec<R> vector(int64_t row, int64_t n) const { return left.vector(row, n) * factor * right.vector(row, n); }
+  // `n` numbers of row 0. The last vector may overlap the one before it.
+  INLINE void copy(int64_t n, R* to) const {
+    constexpr int w = kWidth<R>;
+    if (n < w) return store_part<R>(to, vector(0, n), n);
+    for (int64_t k = 0; k < n; k += w) {
+      const int64_t first = smaller(k, n - w);
+      store(to + first, at(0, first).vector(0, w));
+    }
+  }
 };
 
 // `rows` by `columns` stored numbers, at most a vector each way, into `columns` rows of a panel. Adding 0 makes

@@ -1,105 +1,94 @@
 // The gradient of the distances: with g the weights (gradient by kernel over -scale, per pair),
 //   d_long_l  = sum_s g_sl sign(long_l - short_s)      d_short_s = - sum_l g_sl sign(long_l - short_s).
+//
+// Here the features fill the lanes, not the long rows: rows are read and written as they are stored, and no lanes are
+// added up.
 #pragma once
 
 namespace laplacianformer {
 namespace {
 
-// Short rows at a time: their sums and their numbers stay in registers while the long rows go by.
-constexpr int kSignGroup = 5;
+// Long rows at a time: their numbers and sums stay in registers while the short rows go by. It divides kLanes.
+constexpr int kSignRows = 4;
 
-// One vector of long rows against `Rows` short ones.
-template <class R, int Rows>
-INLINE void sign_step(const R* longs, const R* weights, const Vec<R>* y, R* d_longs, Vec<R>* total) {
-  const Vec<R> x = load(longs);
-  Vec<R> d = load(d_longs);
-  for (int j = 0; j < Rows; ++j) {
-    const Vec<R> s = sign<R>(x, y[j]), g = in_register<R>(load(weights + j * kLanes<R>));
-    d += g * s;
-    total[j] += g * s;
-  }
-  store(d_longs, d);
-}
+// Features at a time: those of all short rows of a chunk, and their sums, stay in the first-level cache.
+constexpr int64_t kSignFeatures = 64;
 
-// Two of them. A product and two additions for the first, two multiply-adds for the second: an even load on units
-// that only add and units that only multiply and add.
-template <class R, int Rows>
-INLINE void sign_steps(const R* longs, const R* weights, const Vec<R>* y, R* d_longs, Vec<R>* total) {
-  constexpr int w = kWidth<R>;
-  const Vec<R> x0 = load(longs), x1 = load(longs + w);
-  Vec<R> d0 = load(d_longs), d1 = load(d_longs + w);
-  for (int j = 0; j < Rows; ++j) {
-    const Vec<R> term = in_register<R>(load(weights + j * kLanes<R>) * sign<R>(x0, y[j]));
-    const Vec<R> s = sign<R>(x1, y[j]), g = in_register<R>(load(weights + j * kLanes<R> + w));
-    d0 += term;
-    d1 += g * s;
-    total[j] += in_register<R>(g * s + term);
-  }
-  store(d_longs, d0);
-  store(d_longs + w, d1);
-}
-
-// One feature of `Rows` short rows against `count` vectors. `sums` gets, lane by lane, the terms of d_short.
-template <class R, int Rows>
-INLINE void sign_feature(const R* longs, int64_t long_size, const R* weights, int64_t weight_size, const R* shorts,
-                         int64_t stride, int64_t count, R* d_longs, Vec<R>* sums) {
-  Vec<R> y[Rows], total[Rows];
-  for (int j = 0; j < Rows; ++j) {
-    y[j] = splat<R>(shorts[j * stride]);
-    total[j] = splat<R>(0);
-  }
-  for (; count >= 2; count -= 2, longs += long_size, d_longs += long_size, weights += weight_size)
-    sign_steps<R, Rows>(longs, weights, y, d_longs, total);
-  if (count) sign_step<R, Rows>(longs, weights, y, d_longs, total);
-  for (int j = 0; j < Rows; ++j) sums[j * kWidth<R>] = total[j];
-}
-
-// sums_k -= the sum of the lanes of lanes_k, for up to one vector of k.
+// A number for each pair, in one of two layouts. Those of `kSignRows` long rows lie `row` apart, those of short rows
+// `column`.
 template <class R>
-INLINE void subtract_lane_sums(Vec<R>* lanes, int64_t n, R* sums) {
-  constexpr int w = kWidth<R>;
-  for (int64_t k = 0; k < w; ++k)
-    if (k >= n) lanes[k] = splat<R>(0);
-  store_part<R>(sums, load_part<R>(sums, n) - add_lanes<R>(lanes), n);
+struct Weights {
+  const R* data;
+  int64_t subtile, row, column;
+
+  INLINE const R* at(int64_t l) const { return data + l / kLanes<R> * subtile + l % kLanes<R> * row; }
+};
+
+// A vector of features of `Rows` long rows, x, against one of a short row, y: adds to the sums of the long rows, and
+// returns what the short row gets. Of two rows, a product and two additions for the first, two multiply-adds and an
+// addition for the second: an even load on units that only add, and units that only multiply, multiply-add and look at
+// signs.
+template <class R, int Rows>
+INLINE Vec<R> sign_step(const Vec<R>* x, Vec<R> y, const R* weights, int64_t row, Vec<R>* d) {
+  Vec<R> sum = splat<R>(0);
+  for (int i = 0; i + 1 < Rows; i += 2) {
+    const Vec<R> term = in_register<R>(splat<R>(weights[i * row]) * sign<R>(x[i], y));
+    const Vec<R> s = sign<R>(x[i + 1], y), g = splat<R>(weights[(i + 1) * row]);
+    d[i] += term;
+    d[i + 1] += g * s;
+    const Vec<R> both = in_register<R>(g * s + term);
+    sum = i > 0 ? sum + both : both;
+  }
+  if constexpr (Rows % 2 == 1) {
+    const Vec<R> s = sign<R>(x[Rows - 1], y), g = splat<R>(weights[(Rows - 1) * row]);
+    d[Rows - 1] += g * s;
+    sum += g * s;
+  }
+  return sum;
 }
 
-template <class R, int Rows = kSignGroup>
-INLINE void sign_group(int64_t rows, const R* longs, int64_t lanes, int64_t width, const R* weights,
-                       int64_t weight_size, const R* shorts, R* d_longs, R* d_shorts, Ahead& ahead) {
-  constexpr int w = kWidth<R>;
+// `features` features of up to `Rows` long rows. Adding 0 makes -0 a 0, so that the difference of equal numbers is
+// never -0, whose sign bit would show.
+template <class R, int Rows = kSignRows>
+INLINE void sign_rows(int64_t rows, const Stored<R, R>& longs, int64_t features, const R* weights, int64_t row,
+                      int64_t column, const R* shorts, int64_t stride, int64_t count, const Sums<R>& d_longs,
+                      R* d_shorts) {
   if constexpr (Rows > 1) {
     if (rows < Rows)
-      return sign_group<R, Rows - 1>(rows, longs, lanes, width, weights, weight_size, shorts, d_longs, d_shorts, ahead);
+      return sign_rows<R, Rows - 1>(rows, longs, features, weights, row, column, shorts, stride, count, d_longs,
+                                    d_shorts);
   }
-  const int64_t size = subtile_size<R>(width), count = vectors<R>(lanes);
-  const auto features = [&](int64_t k, int64_t n) __attribute__((always_inline)) {
-    ahead.step();
-    Vec<R> sums[Rows * w];
-    for (int64_t i = 0; i < n; ++i)
-      sign_feature<R, Rows>(longs + (k + i) * kLanes<R>, size, weights, weight_size, shorts + k + i, width, count,
-                            d_longs + (k + i) * kLanes<R>, sums + i);
-    for (int j = 0; j < Rows; ++j) subtract_lane_sums<R>(sums + j * w, n, d_shorts + j * width + k);
-  };
-  int64_t k = 0;
-  for (; k + w <= width; k += w) features(k, w);
-  if (k < width) features(k, width - k);
+  for (int64_t k = 0; k < features; k += kWidth<R>) {
+    Vec<R> x[Rows], d[Rows];
+    for (int i = 0; i < Rows; ++i) {
+      x[i] = load(longs.data + i * longs.stride + k) + R(0);
+      d[i] = load(d_longs.from + i * d_longs.from_row + k);
+    }
+    const R *g = weights, *y = shorts + k;
+    R* sums = d_shorts + k;
+#pragma GCC unroll 2
+    for (int64_t s = 0; s < count; ++s, g += column, y += stride, sums += stride)
+      store(sums, load(sums) + sign_step<R, Rows>(x, load(y), g, row, d));
+    for (int i = 0; i < Rows; ++i) store(d_longs.to + i * d_longs.row + k, d[i]);
+  }
 }
 
 // How often `Ahead` steps in a block and a chunk: at least once.
-template <class R>
-INLINE int64_t signs_steps(int64_t count, int64_t width) {
-  const int64_t groups = (count + kSignGroup - 1) / kSignGroup, squares = (width + kWidth<R> - 1) / kWidth<R>;
-  return groups * squares > 0 ? groups * squares : 1;
+INLINE int64_t signs_steps(int64_t lanes, int64_t width) {
+  const int64_t steps = (lanes + kSignRows - 1) / kSignRows * ((width + kSignFeatures - 1) / kSignFeatures);
+  return steps > 0 ? steps : 1;
 }
 
-// Panels of the long features, of the weights and of the long gradient; rows of the short features and gradient.
+// Rows of `width` features, whole vectors; `d_shorts` gets the sums with the sign of the long side.
 template <class R>
-void signs(const R* longs, int64_t lanes, int64_t width, const R* weights, int64_t count, const R* shorts, R* d_longs,
-           R* d_shorts, Ahead& ahead) {
-  const int64_t size = subtile_size<R>(count);
-  for (int64_t j = 0; j < count; j += kSignGroup)
-    sign_group<R>(count - j, longs, lanes, width, weights + j * kLanes<R>, size, shorts + j * width, d_longs,
-                  d_shorts + j * width, ahead);
+void signs(const Stored<R, R>& longs, int64_t lanes, int64_t width, const Weights<R>& weights, const R* shorts,
+           int64_t count, const Sums<R>& d_longs, R* d_shorts, Ahead& ahead) {
+  for (int64_t k = 0; k < width; k += kSignFeatures)
+    for (int64_t l = 0; l < lanes; l += kSignRows) {
+      ahead.step();
+      sign_rows<R>(lanes - l, longs.at(l, k), smaller(kSignFeatures, width - k), weights.at(l), weights.row,
+                   weights.column, shorts + k, width, count, d_longs.at(l, k), d_shorts + k);
+    }
 }
 
 }  // namespace

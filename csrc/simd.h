@@ -161,24 +161,6 @@ INLINE void transpose_from(Vec<R>* rows) {
   }
 }
 
-// The sums of the lanes of kWidth vectors, as one vector: of two vectors, then of four, ...
-template <int H, class R>
-INLINE void add_lanes_from(Vec<R>* rows) {
-  if constexpr (H < kWidth<R>) {
-    for (int i = 0; i < kWidth<R>; i += 2 * H) {
-      exchange<H, R>(rows[i], rows[i + H], std::make_index_sequence<kWidth<R>>());
-      rows[i] += rows[i + H];
-    }
-    add_lanes_from<2 * H, R>(rows);
-  }
-}
-
-template <class R>
-INLINE Vec<R> add_lanes(Vec<R>* rows) {
-  add_lanes_from<1, R>(rows);
-  return rows[0];
-}
-
 // A square block, in place: swaps the off-diagonal halves of each 2 x 2, 4 x 4, ... block.
 template <class R>
 INLINE void transpose(Vec<R>* rows) {

@@ -33,7 +33,7 @@ struct Task {
   Rows kernel, kernel_grad;            // The kernel matrix and its gradient.
   const void* start;                   // (batch, value_width): what the rows of a product begin with, or null for 0.
   Rows long_out, long_value_out;       // Gradient of the long features; product or gradient with a row a long row.
-  void *short_sums, *short_value_sums; // (batch, splits, shorts, width or padded value_width): each item's share.
+  void *short_sums, *short_value_sums; // (batch, splits, shorts, padded width or value_width): each item's share.
 
   int64_t items() const { return batch * splits; }
 };
