@@ -23,7 +23,7 @@ namespace {
 using torch::stable::Tensor;
 
 // Enough items for many cores, few enough that the shares of the short side stay small.
-constexpr int64_t kItems = 64;
+constexpr int64_t kItems = 128;
 constexpr int64_t kSplitRows = 128;
 // The most memory for those shares, where the short side is long itself.
 constexpr int64_t kShareBytes = int64_t{1} << 26;

@@ -20,8 +20,8 @@ INLINE int64_t padded(int64_t width) {
 // The scratch memory of an item. With a null base, only its size.
 template <class R>
 struct Buffers {
-  R *longs, *rows, *d_rows, *zeros, *long_values, *weights, *products, *long_rows, *shorts, *d_shorts, *short_rows;
-  R *start, *outputs, *long_totals, *short_totals;
+  R *longs, *rows, *d_rows, *zeros, *long_values, *weights, *products, *long_rows, *shorts, *d_shorts, *short_panel;
+  R *short_rows, *start, *outputs, *long_totals, *short_totals;
   size_t bytes = 0;
 
   INLINE Buffers(const Task& task, void* base) {
@@ -36,6 +36,7 @@ struct Buffers {
     long_rows = take(base, kBlock * values);
     shorts = take(base, kChunk * wide);
     d_shorts = take(base, kChunk * wide);
+    short_panel = take(base, panel_size<R>(task.width));
     short_rows = take(base, kChunk * values);
     start = take(base, values);
     outputs = take(base, kBlock * values);
@@ -185,8 +186,10 @@ struct Item {
   void kernel(int64_t row, int64_t lanes, int64_t s, int64_t count) {
     if constexpr (kTotals) {
       if (s == 0) longs_within = panel_totals<R>(buffers.longs, lanes, task.width, bound, buffers.long_totals);
-      if (row == begin || task.shorts > kChunk)
-        shorts_within = row_totals<R>(buffers.shorts, wide, count, task.width, bound, buffers.short_totals);
+      if (row == begin || task.shorts > kChunk) {
+        pack<R>(Stored<R, R>{buffers.shorts, wide}, count, task.width, buffers.short_panel);
+        shorts_within = panel_totals<R>(buffers.short_panel, count, task.width, bound, buffers.short_totals);
+      }
       if (longs_within && shorts_within)
         return kernel_panel<R>(buffers.longs, buffers.long_totals, lanes, buffers.shorts, wide, buffers.short_totals,
                                count, task.width, exponential, buffers.weights, ahead);

@@ -69,11 +69,11 @@ void matmul_backward(const Task& task, int64_t item, void* scratch) {
 template <class T>
 void add_typed_shares(T* out, const void* sums, int64_t share, int64_t shares, int64_t width) {
   using R = typename Accumulator<T>::type;
-  for (int64_t k = 0; k < width; ++k) {
+  for (int64_t k = 0; k < width; k += kWidth<R>) {
     const R* from = static_cast<const R*>(sums) + k;
-    R total = 0;
-    for (int64_t s = 0; s < shares; ++s) total += from[s * share];
-    narrow(total, out[k]);
+    Vec<R> total = splat<R>(0);
+    for (int64_t s = 0; s < shares; ++s) total += load(from + s * share);
+    store_part<R>(out + k, total, width - k);
   }
 }
 

@@ -55,7 +55,7 @@ struct Level {
   void (*kernel_backward)(const Task&, int64_t item, void* scratch);
   void (*matmul_forward)(const Task&, int64_t item, void* scratch);
   void (*matmul_backward)(const Task&, int64_t item, void* scratch);
-  // out = the sum of `shares` rows that lie `share` numbers apart, in order.
+  // out = the sum of `shares` rows of whole vectors that lie `share` numbers apart, in order.
   void (*add_shares)(Type, const void* sums, int64_t share, int64_t shares, int64_t width, void* out);
   size_t (*inverse_bytes)(const Inverse&);
   void (*inverse)(const Inverse&, int64_t matrix, void* scratch);

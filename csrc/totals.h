@@ -35,31 +35,5 @@ bool panel_totals(const R* panel, int64_t lanes, int64_t width, R bound, R* tota
   return within;
 }
 
-// The same for rows as they are.
-template <class R>
-bool row_totals(const R* rows, int64_t stride, int64_t count, int64_t width, R bound, R* totals) {
-  constexpr int64_t group = 4;  // Rows at a time: additions of one row wait for each other.
-  bool within = true;
-  for (int64_t j = 0; j < count; j += group) {
-    const int64_t last = smaller(group, count - j) - 1;
-    R total[group] = {}, size[group] = {};
-    for (int64_t begin = 0; begin < width; begin += kFeatures) {
-      R sum[group] = {};
-      for (int64_t k = begin; k < smaller(begin + kFeatures, width); ++k)
-        for (int64_t i = 0; i < group; ++i) {
-          const R term = rows[(j + smaller(i, last)) * stride + k];
-          sum[i] += term;
-          size[i] += term < 0 ? -term : term;
-        }
-      for (int64_t i = 0; i < group; ++i) total[i] = begin > 0 ? total[i] + sum[i] : sum[i];
-    }
-    for (int64_t i = 0; i <= last; ++i) {
-      totals[j + i] = total[i] * R(0.5);
-      within &= size[i] <= bound;
-    }
-  }
-  return within;
-}
-
 }  // namespace
 }  // namespace laplacianformer
