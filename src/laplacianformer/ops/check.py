@@ -5,11 +5,12 @@ import math
 import torch
 from torch import Tensor
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def tensors(op: str, **named: Tensor) -> None:
     """Floating-point tensors on one device, of at least two dimensions."""
+    device = None
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{op}: {name} must be a tensor, got {type(tensor).__name__}")
@@ -18,10 +19,10 @@ def tensors(op: str, **named: Tensor) -> None:
             raise TypeError(f"{op}: {name} must be one of {expected}, got {tensor.dtype}")
         if tensor.ndim < 2:
             raise ValueError(f"{op}: {name} must have at least 2 dimensions, got shape {tuple(tensor.shape)}")
-    devices = {name: tensor.device for name, tensor in named.items()}
-    if len(set(devices.values())) > 1:
-        found = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise ValueError(f"{op}: tensors must be on one device, got {found}")
+        device = tensor.device if device is None else device
+        if tensor.device != device:
+            found = ", ".join(f"{name} on {tensor.device}" for name, tensor in named.items())
+            raise ValueError(f"{op}: tensors must be on one device, got {found}")
 
 
 def same_width(op: str, x: Tensor, y: Tensor) -> None:
@@ -35,15 +36,15 @@ def square(op: str, w: Tensor) -> None:
 
 
 def positive(op: str, **named: float) -> None:
+    number(op, **named)
     for name, value in named.items():
-        number(op, **{name: value})
         if not value > 0:
             raise ValueError(f"{op}: {name} must be greater than 0, got {value}")
 
 
 def not_negative(op: str, **named: float) -> None:
+    number(op, **named)
     for name, value in named.items():
-        number(op, **{name: value})
         if not value >= 0:
             raise ValueError(f"{op}: {name} must not be negative, got {value}")
 
@@ -70,14 +71,14 @@ def choice(op: str, options: tuple[str | None, ...], **named: str | None) -> Non
             raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, options))}, got {value!r}")
 
 
-def broadcast_batch(op: str, *named: tuple[str, Tensor]) -> tuple[Tensor, ...]:
+def broadcast_batch(op: str, **named: Tensor) -> tuple[Tensor, ...]:
     """Expand all leading dimensions against each other (a view: nothing is copied)."""
-    shapes = [tensor.shape[:-2] for _, tensor in named]
-    if all(shape == shapes[0] for shape in shapes):
-        return tuple(tensor for _, tensor in named)
+    shapes = [tensor.shape[:-2] for tensor in named.values()]
+    if all(shape == shapes[0] for shape in shapes[1:]):
+        return tuple(named.values())
     try:
         batch = torch.broadcast_shapes(*shapes)
     except RuntimeError:
-        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named)
+        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
         raise ValueError(f"{op}: leading dimensions don't broadcast: {found}") from None
-    return tuple(tensor.expand(*batch, *tensor.shape[-2:]) for _, tensor in named)
+    return tuple(tensor.expand(*batch, *tensor.shape[-2:]) for tensor in named.values())

@@ -81,7 +81,7 @@ def use_level(name: str | None) -> Iterator[None]:
 def check(*tensors: Tensor) -> str | None:
     """Why these tensors can't be taken: the one check of the ops of this backend."""
     for tensor in tensors:
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             return f"it takes CPU tensors, got one on {tensor.device}"
     return None
 

@@ -31,7 +31,7 @@ def checked_points(op: str, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor,
     check.same_width(op, x, y)
     check.positive(op, scale=scale)
     x, y = promote(*under_autocast(x, y, dtype=torch.float32))
-    x, y = check.broadcast_batch(op, ("x", x), ("y", y))
+    x, y = check.broadcast_batch(op, x=x, y=y)
     dtype = accumulation_dtype(x.dtype)
     return x.to(dtype), y.to(dtype), x.dtype
 

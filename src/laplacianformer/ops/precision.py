@@ -14,7 +14,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
     """All tensors in the widest of their dtypes."""
     dtype = tensors[0].dtype
-    if all(tensor.dtype == dtype for tensor in tensors):
+    if all(tensor.dtype == dtype for tensor in tensors[1:]):
         return tensors
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)
@@ -26,16 +26,16 @@ def under_autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[
 
     float64 is left alone, as autocast does.
     """
-    device = tensors[0].device.type
+    device = tensors[0].device
     if not _autocast(device):
         return tensors
-    target = torch.get_autocast_dtype(device) if dtype is None else dtype
+    target = torch.get_autocast_dtype(device.type) if dtype is None else dtype
     return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(target) for tensor in tensors)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     """A block in which autocast is off."""
-    return torch.autocast(device.type, enabled=False) if _autocast(device.type) else nullcontext()
+    return torch.autocast(device.type, enabled=False) if _autocast(device) else nullcontext()
 
 
 @contextmanager
@@ -52,5 +52,8 @@ def full_products(device: torch.device) -> Iterator[None]:
             matmul.fp32_precision = before
 
 
-def _autocast(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+def _autocast(device: torch.device) -> bool:
+    # The first of the questions is by far the cheapest, and in most programs the last.
+    if not torch._C._is_any_autocast_enabled():
+        return False
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
 class RegisteredOp:
@@ -58,7 +59,7 @@ def wants_gradient(*arguments: Any) -> bool:
 
 def _in_a_mode() -> bool:
     """Whether this thread is in a mode of torch.utils._python_dispatch, whose own question is asked of all threads."""
-    return torch._C._len_torch_dispatch_stack() > 0 or _len_torch_dispatch_stack_pre_dispatch() > 0
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)
 
 
 def _transformed() -> bool:

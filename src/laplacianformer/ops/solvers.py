@@ -114,7 +114,7 @@ def _system(op: str, w: Tensor, rhs: Tensor, eps: float) -> tuple[Tensor, Tensor
     if w.shape[-1] != rhs.shape[-2]:
         raise ValueError(f"{op}: w and rhs must have the same number of rows, got {tuple(w.shape)}, {tuple(rhs.shape)}")
     w, rhs = promote(*under_autocast(w, rhs, dtype=torch.float32))
-    w, rhs = check.broadcast_batch(op, ("w", w), ("rhs", rhs))
+    w, rhs = check.broadcast_batch(op, w=w, rhs=rhs)
     dtype = accumulation_dtype(w.dtype)
     return w.to(dtype), rhs.to(dtype), w.dtype
 

@@ -38,7 +38,7 @@ def laplacian_kernel(
     check.same_width("laplacian_kernel", x, y)
     check.positive("laplacian_kernel", scale=scale)
     x, y = promote(*under_autocast(x, y, dtype=torch.float32))
-    x, y = check.broadcast_batch("laplacian_kernel", ("x", x), ("y", y))
+    x, y = check.broadcast_batch("laplacian_kernel", x=x, y=y)
     name = backends.requested(backend)
     x, y, cos, sin = take_inside("laplacian_kernel", x, y, x_rotation, y_rotation, name)
     return _kernel(x, y, cos, sin, float(scale), name)

@@ -46,7 +46,7 @@ def laplacian_matmul(
             f"got {tuple(y.shape)} and {tuple(values.shape)}"
         )
     x, y, values = promote(*under_autocast(x, y, values))
-    x, y, values = check.broadcast_batch("laplacian_matmul", ("x", x), ("y", y), ("values", values))
+    x, y, values = check.broadcast_batch("laplacian_matmul", x=x, y=y, values=values)
     name = backends.requested(backend)
     x, y, cos, sin = take_inside("laplacian_matmul", x, y, x_rotation, y_rotation, name)
     return _matmul(x, y, values, cos, sin, float(scale), name)
