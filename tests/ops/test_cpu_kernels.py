@@ -88,16 +88,30 @@ def test_strided_last_dimension_and_broadcast_rows(level: str) -> None:
     compare("laplacian_kernel", [row, x[0].mT], 5e-6)
 
 
+@pytest.mark.parametrize("shape", [(150, 49), (49, 150), (200, 5), (150, 70)], ids=str)
+def test_gradient_that_is_a_slice(level: str, shape: tuple[int, int]) -> None:
+    """Its rows and matrices lie further apart than those of the kernel."""
+    x, y, wide = inputs((2, shape[0], 32), (2, shape[1], 32), (2, shape[0] + 3, shape[1] + 10))
+    results = []
+    for grad in (wide[:, 1:-2, 4:-6], wide[:, 1:-2, 4:-6].contiguous()):
+        leaves = [t.clone().requires_grad_() for t in (x, y)]
+        results.append(torch.autograd.grad(ops.laplacian_kernel(*leaves, 4.0, backend="cpu"), leaves, grad))
+    for sliced, dense in zip(*results, strict=True):
+        assert torch.equal(sliced, dense)
+
+
 def test_broadcast_batch_sums_the_gradient(level: str) -> None:
     x, y, values = inputs((2, 1, 50, 8), (3, 7, 8), (1, 3, 7, 5))
     compare("laplacian_matmul", [x, y, values], 5e-6)
     compare("laplacian_kernel", [x, y], 5e-6)
 
 
+@pytest.mark.parametrize("width", [32, 33])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_ties_have_no_gradient(level: str, dtype: torch.dtype) -> None:
-    """sign(0) = 0, for whole rows (a landmark against itself) and for single features."""
-    x = inputs((60, 33))[0].round().to(dtype)
+def test_ties_have_no_gradient(level: str, dtype: torch.dtype, width: int) -> None:
+    """sign(0) = 0, for whole rows (a landmark against itself) and for single features, of 0 and -0 too."""
+    x = inputs((60, width))[0].round().to(dtype)
+    assert ((x == 0) & x.signbit()).any() and ((x == 0) & ~x.signbit()).any()
     compare("laplacian_kernel", [x, x.clone()], TOLERANCE[dtype])
     compare("laplacian_matmul", [x, x[:50].clone(), inputs((50, 7), dtype=dtype)[0]], TOLERANCE[dtype])
 
