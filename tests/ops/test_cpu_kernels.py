@@ -144,8 +144,9 @@ def test_writes_every_element(level: str, shape: tuple[int, int, int, int], monk
     """Outputs start as NaN: an element that is not written shows."""
     n, m, d, v = shape
     x, y, values = inputs((2, n, d), (2, m, d), (2, m, v))
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(torch.nan))
+    for name in ("empty", "empty_like"):
+        allocate = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *args, f=allocate, **kwargs: f(*args, **kwargs).fill_(torch.nan))
     compare("laplacian_kernel", [x, y], 5e-6)
     compare("laplacian_matmul", [x, y, values], 5e-6)
 

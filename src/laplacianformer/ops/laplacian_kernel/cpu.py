@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import dense, level, tables
+from laplacianformer.ops.cpu_extension import dense, empty_like, level, tables
 
 
 def forward(x: Tensor, y: Tensor, scale: float, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
@@ -22,7 +22,7 @@ def backward(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    dx, dy = (torch.empty(t.shape, dtype=t.dtype, device="cpu") for t in (x, y))
+    dx, dy = empty_like(x), empty_like(y)
     tensors = (*dense(grad, x, y, out), *tables(cos, sin))
     torch.ops.laplacianformer_cpu.kernel_backward(*tensors, dx, dy, scale, level())
     return dx, dy

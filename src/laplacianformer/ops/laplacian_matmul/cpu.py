@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import dense, level, tables
+from laplacianformer.ops.cpu_extension import dense, empty_like, level, tables
 
 
 def forward(
@@ -27,9 +27,8 @@ def backward(
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if values.shape[-1] == 0:
-        dx, dy = (torch.zeros(t.shape, dtype=t.dtype, device="cpu") for t in (x, y))
-        return dx, dy, torch.empty_like(values)
-    dx, dy, dvalues = (torch.empty(t.shape, dtype=t.dtype, device="cpu") for t in (x, y, values))
+        return torch.zeros_like(x), torch.zeros_like(y), torch.empty_like(values)
+    dx, dy, dvalues = empty_like(x), empty_like(y), empty_like(values)
     tensors = (*dense(grad, x, y, values), *tables(cos, sin))
     torch.ops.laplacianformer_cpu.matmul_backward(*tensors, dx, dy, dvalues, scale, level())
     return dx, dy, dvalues
