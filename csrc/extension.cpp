@@ -145,11 +145,11 @@ Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, const Angl
 // Items below this many pairs times features aren't worth waking a thread.
 constexpr int64_t kGrain = 1 << 17;
 
-// Calls f(item, scratch) for all items, on as many of torch's threads as have `grain` of them. Each thread takes a share
-// of what is left, again and again: one that is slow, or that something else runs on, is not waited for. A run of items
-// goes to one thread, which reads ahead.
+// Calls f(first, last, scratch) for ranges of all items, on as many of torch's threads as have `grain` of them. Each
+// thread takes a share of what is left, again and again: one that is slow, or that something else runs on, is not waited
+// for.
 template <class F>
-void each_item(int64_t items, int64_t grain, size_t scratch_bytes, F f) {
+void share_items(int64_t items, int64_t grain, size_t scratch_bytes, F f) {
   const int64_t threads = torch::stable::get_num_threads();
   std::atomic<int64_t> next{0};
   torch::stable::parallel_for(0, std::min(threads, (items + grain - 1) / grain), 1, [&](int64_t, int64_t) {
@@ -157,18 +157,18 @@ void each_item(int64_t items, int64_t grain, size_t scratch_bytes, F f) {
     for (int64_t begin = next; begin < items;) {
       const int64_t end = begin + std::max(grain, (items - begin) / (2 * threads));
       if (!next.compare_exchange_weak(begin, end)) continue;
-      for (int64_t item = begin; item < std::min(end, items); ++item) f(item, scratch.get());
+      f(begin, std::min(end, items), scratch.get());
       begin = next;
     }
   });
 }
 
-using Step = void (*)(const Task&, int64_t, void*);
+using Step = void (*)(const Task&, int64_t, int64_t, void*);
 
 void run(const Level& level, Step step, const Task& task) {
   const int64_t work = 1 + task.split_rows * task.shorts * (1 + task.width + task.value_width);
-  each_item(task.items(), 1 + kGrain / work, level.scratch_bytes(task),
-            [&](int64_t item, void* scratch) { step(task, item, scratch); });
+  share_items(task.items(), 1 + kGrain / work, level.scratch_bytes(task),
+              [&](int64_t first, int64_t last, void* scratch) { step(task, first, last, scratch); });
 }
 
 // Adds the shares of the items, in order, into `out`, whose matrices are dense.
@@ -267,8 +267,9 @@ void invert(Inverse& task, const Tensor& w, const Tensor& out, Views& views, con
   task.w = views(w);
   task.out = views(out);
   const int64_t batch = w.numel() / (task.size * task.size);
-  each_item(batch, 1, level.inverse_bytes(task),
-            [&](int64_t matrix, void* scratch) { level.inverse(task, matrix, scratch); });
+  share_items(batch, 1, level.inverse_bytes(task), [&](int64_t first, int64_t last, void* scratch) {
+    for (int64_t matrix = first; matrix < last; ++matrix) level.inverse(task, matrix, scratch);
+  });
 }
 
 void inverse_forward(Tensor w, Tensor out, int64_t iterations, double eps, bool identity, int64_t which) {

@@ -51,26 +51,36 @@ struct Buffers {
   }
 };
 
-// One item: where it lies and its scratch memory. Methods are the steps that the four functions share.
+// One item after the other: where it lies, and the scratch memory. Methods are the steps that the four functions share.
 template <class T>
 struct Item {
   using R = typename Accumulator<T>::type;
   const Task& task;
-  const int64_t item, matrix, begin, end, wide, values;
+  const int64_t wide, values;
+  int64_t item, matrix, begin, end;
   R *short_sums, *short_value_sums;
   Buffers<R> buffers;
+  int64_t shorts_of = -1;   // The matrix whose short rows the buffers hold.
+  bool new_shorts = false;  // Whether those of this chunk were just copied.
   Exponential<R> exponential;
   // For the second form of the distance: whether it may be used, and the bound for the rows of either side.
   bool longs_within = false, shorts_within = false;
   const R bound;
   Ahead ahead;
 
-  Item(const Task& t, int64_t i, void* scratch)
-      : task(t), item(i), matrix(i / t.splits), begin(i % t.splits * t.split_rows),
-        end(smaller(begin + t.split_rows, t.longs)), wide(padded<R>(t.width)), values(padded<R>(t.value_width)),
-        short_sums(static_cast<R*>(t.short_sums) + i * t.shorts * wide),
-        short_value_sums(static_cast<R*>(t.short_value_sums) + i * t.shorts * values), buffers(t, scratch),
+  Item(const Task& t, void* scratch)
+      : task(t), wide(padded<R>(t.width)), values(padded<R>(t.value_width)), buffers(t, scratch),
         exponential(t.scale), bound(static_cast<R>(t.scale * (kTotalsBound / 2))) {}
+
+  Item& go_to(int64_t i) {
+    item = i;
+    matrix = i / task.splits;
+    begin = i % task.splits * task.split_rows;
+    end = smaller(begin + task.split_rows, task.longs);
+    short_sums = static_cast<R*>(task.short_sums) + i * task.shorts * wide;
+    short_value_sums = static_cast<R*>(task.short_value_sums) + i * task.shorts * values;
+    return *this;
+  }
 
   static void clear(R* data, int64_t count) {
     for (int64_t k = 0; k < count; ++k) data[k] = 0;
@@ -119,17 +129,19 @@ struct Item {
   }
 
   // Calls f(s, count) for each chunk of short rows, and once if there are none: sums begin with the first chunk. A
-  // single chunk is copied for the first block only.
+  // single chunk is copied once for all items of a matrix.
   template <class F>
-  INLINE void chunks(int64_t row, F f) {
+  INLINE void chunks(F f) {
     for (int64_t s = 0; s < task.shorts || s == 0; s += kChunk) {
       const int64_t count = smaller(kChunk, task.shorts - s);
-      if (row == begin || task.shorts > kChunk) {
+      new_shorts = shorts_of != matrix || task.shorts > kChunk;
+      if (new_shorts) {
         copy_rows<R>(row_of<const T>(task.shorts_in, matrix, s), task.shorts_in.stride, count, task.width,
                      buffers.shorts, wide);
         if (task.short_values.data)
           copy_rows<R>(row_of<const T>(task.short_values, matrix, s), task.short_values.stride, count,
                        task.value_width, buffers.short_rows, values);
+        shorts_of = matrix;
       }
       f(s, count);
     }
@@ -182,11 +194,11 @@ struct Item {
   // float64 is for exactness: it always takes the first form of the distance.
   static constexpr bool kTotals = sizeof(R) == 4;
 
-  // The kernel of a block and a chunk. Totals are of the block if this is its first chunk, of the chunk if just read.
-  void kernel(int64_t row, int64_t lanes, int64_t s, int64_t count) {
+  // The kernel of a block and a chunk. Totals are of the block if this is its first chunk, of the chunk if just copied.
+  void kernel(int64_t lanes, int64_t s, int64_t count) {
     if constexpr (kTotals) {
       if (s == 0) longs_within = panel_totals<R>(buffers.longs, lanes, task.width, bound, buffers.long_totals);
-      if (row == begin || task.shorts > kChunk) {
+      if (new_shorts) {
         pack<R>(Stored<R, R>{buffers.shorts, wide}, count, task.width, buffers.short_panel);
         shorts_within = panel_totals<R>(buffers.short_panel, count, task.width, bound, buffers.short_totals);
       }
@@ -294,13 +306,13 @@ struct Item {
   void kernel_forward() {
     blocks([&](int64_t row, int64_t lanes) {
       pack_longs(row, lanes);
-      chunks(row, [&](int64_t s, int64_t count) {
+      chunks([&](int64_t s, int64_t count) {
         const int64_t steps = pair_steps<R>(lanes, count);
         const Place block{matrix, row, lanes};
         ahead.clear();
         if (s == 0) soon<false>(task.longs_in, after(block), 0, task.width, steps);
         kernel_soon<true>(task.kernel, block, s, count, steps);
-        kernel(row, lanes, s, count);
+        kernel(lanes, s, count);
         write_kernel(row, lanes, s, count);
       });
     });
@@ -310,7 +322,7 @@ struct Item {
     begin_gradient();
     blocks([&](int64_t row, int64_t lanes) {
       const Stored<R, R> rows = read_rows(row, lanes);
-      chunks(row, [&](int64_t s, int64_t count) {
+      chunks([&](int64_t s, int64_t count) {
         const Weights<R> weights = read_weights(row, lanes, s, count);
         const int64_t steps = signs_steps(lanes, wide);
         const Place block{matrix, row, lanes};
@@ -360,9 +372,9 @@ struct Item {
     blocks([&](int64_t row, int64_t lanes) {
       pack_longs(row, lanes);
       if (!task.long_value_out.data) copy_long_values(row, lanes);
-      chunks(row, [&](int64_t s, int64_t count) {
+      chunks([&](int64_t s, int64_t count) {
         if (s == 0) look_ahead(row, lanes, count);
-        kernel(row, lanes, s, count);
+        kernel(lanes, s, count);
         multiply(row, lanes, s, count);
       });
       if (task.long_value_out.data) write_outputs(row, lanes);
@@ -377,9 +389,9 @@ struct Item {
       pack<R>(rows, lanes, task.width, buffers.longs);
       copy_long_values(row, lanes);
       pack<R>(Stored<R, R>{buffers.long_rows, values}, lanes, task.value_width, buffers.long_values);
-      chunks(row, [&](int64_t s, int64_t count) {
+      chunks([&](int64_t s, int64_t count) {
         if (s == 0) look_ahead(row, lanes, count);
-        kernel(row, lanes, s, count);
+        kernel(lanes, s, count);
         multiply(row, lanes, s, count);
         multiply_weights(lanes, count);
         differentiate(rows, row, lanes, s, count, panel_weights(count));

@@ -39,31 +39,41 @@ INLINE void with_type(Type type, F f) {
   }
 }
 
-template <class T>
-Item<T> item_of(T*, const Task& task, int64_t item, void* scratch) {
-  return Item<T>(task, item, scratch);
-}
-
 int64_t pad(Type type, int64_t width) { return type == Type::float64 ? padded<double>(width) : padded<float>(width); }
 
 size_t scratch_bytes(const Task& task) {
   return task.type == Type::float64 ? Buffers<double>(task, nullptr).bytes : Buffers<float>(task, nullptr).bytes;
 }
 
-void kernel_forward(const Task& task, int64_t item, void* scratch) {
-  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).kernel_forward(); });
+// Calls `method` of items first to last - 1, in order.
+template <class T, class M>
+INLINE void each_item(T*, const Task& task, int64_t first, int64_t last, void* scratch, M method) {
+  Item<T> item(task, scratch);
+  for (int64_t i = first; i < last; ++i) method(item.go_to(i));
 }
 
-void kernel_backward(const Task& task, int64_t item, void* scratch) {
-  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).kernel_backward(); });
+void kernel_forward(const Task& task, int64_t first, int64_t last, void* scratch) {
+  with_type(task.type, [&](auto* type) {
+    each_item(type, task, first, last, scratch, [](auto& item) { item.kernel_forward(); });
+  });
 }
 
-void matmul_forward(const Task& task, int64_t item, void* scratch) {
-  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).matmul_forward(); });
+void kernel_backward(const Task& task, int64_t first, int64_t last, void* scratch) {
+  with_type(task.type, [&](auto* type) {
+    each_item(type, task, first, last, scratch, [](auto& item) { item.kernel_backward(); });
+  });
 }
 
-void matmul_backward(const Task& task, int64_t item, void* scratch) {
-  with_type(task.type, [&](auto* type) { item_of(type, task, item, scratch).matmul_backward(); });
+void matmul_forward(const Task& task, int64_t first, int64_t last, void* scratch) {
+  with_type(task.type, [&](auto* type) {
+    each_item(type, task, first, last, scratch, [](auto& item) { item.matmul_forward(); });
+  });
+}
+
+void matmul_backward(const Task& task, int64_t first, int64_t last, void* scratch) {
+  with_type(task.type, [&](auto* type) {
+    each_item(type, task, first, last, scratch, [](auto& item) { item.matmul_backward(); });
+  });
 }
 
 template <class T>

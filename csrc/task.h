@@ -51,10 +51,11 @@ struct Inverse {
 struct Level {
   int64_t (*pad)(Type, int64_t width);  // To whole vectors.
   size_t (*scratch_bytes)(const Task&);
-  void (*kernel_forward)(const Task&, int64_t item, void* scratch);
-  void (*kernel_backward)(const Task&, int64_t item, void* scratch);
-  void (*matmul_forward)(const Task&, int64_t item, void* scratch);
-  void (*matmul_backward)(const Task&, int64_t item, void* scratch);
+  // Items first to last - 1.
+  void (*kernel_forward)(const Task&, int64_t first, int64_t last, void* scratch);
+  void (*kernel_backward)(const Task&, int64_t first, int64_t last, void* scratch);
+  void (*matmul_forward)(const Task&, int64_t first, int64_t last, void* scratch);
+  void (*matmul_backward)(const Task&, int64_t first, int64_t last, void* scratch);
   // out = the sum of `shares` rows of whole vectors that lie `share` numbers apart, in order.
   void (*add_shares)(Type, const void* sums, int64_t share, int64_t shares, int64_t width, void* out);
   size_t (*inverse_bytes)(const Inverse&);
