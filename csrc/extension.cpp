@@ -111,8 +111,8 @@ void prefer_huge_pages(const Tensor& result) {
 
 using Angles = std::optional<Tensor>;
 
-Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, const Angles& cosines, const Angles& sines,
-               double scale, Views& views) {
+Task make_task(const Level& level, const Tensor& x, const Tensor& y, int64_t value_width, const Angles& cosines,
+               const Angles& sines, double scale, Views& views) {
   Task task{};
   task.cosines = cosines ? cosines->data_ptr() : nullptr;
   task.sines = sines ? sines->data_ptr() : nullptr;
@@ -128,7 +128,8 @@ Task make_task(const Tensor& x, const Tensor& y, int64_t value_width, const Angl
   task.scale = scale;
   const int64_t most = (task.longs + kSplitRows - 1) / kSplitRows;
   const int64_t wanted = task.batch > 0 ? (kItems + task.batch - 1) / task.batch : 1;
-  const int64_t share = 1 + task.batch * task.shorts * (task.width + value_width) * (task.type == Type::float64 ? 8 : 4);
+  const int64_t numbers = level.pad(task.type, task.width) + level.pad(task.type, value_width);
+  const int64_t share = 1 + task.batch * task.shorts * numbers * (task.type == Type::float64 ? 8 : 4);
   const int64_t affordable = 1 + kShareBytes / share;
   int64_t splits = most < wanted ? most : wanted;
   splits = splits < affordable ? splits : affordable;
@@ -193,7 +194,7 @@ size_t shares_bytes(const Task& task, int64_t stride) {
 void kernel_forward(Tensor x, Tensor y, Angles cosines, Angles sines, Tensor out, double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, 0, cosines, sines, scale, views);
+  Task task = make_task(level, x, y, 0, cosines, sines, scale, views);
   task.kernel = views(out);
   prefer_huge_pages(out);
   run(level, level.kernel_forward, task);
@@ -203,7 +204,7 @@ void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Angles cosines
                      double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, 0, cosines, sines, scale, views);
+  Task task = make_task(level, x, y, 0, cosines, sines, scale, views);
   task.kernel = views(out);
   task.kernel_grad = views(grad);
   task.long_out = views(task.long_is_row ? dx : dy);
@@ -220,7 +221,7 @@ void product(const Tensor& x, const Tensor& y, const Tensor& values, const Angle
              const Tensor& out, const void* start, double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
+  Task task = make_task(level, x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
   const int64_t stride = level.pad(task.type, task.value_width);
   if (task.long_is_row) {
     task.short_values = views(values);
@@ -245,7 +246,7 @@ void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Angles cosi
                      Tensor dvalues, double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
-  Task task = make_task(x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
+  Task task = make_task(level, x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
   const int64_t stride = level.pad(task.type, task.width), value_stride = level.pad(task.type, task.value_width);
   const bool by_row = task.long_is_row;
   task.long_values = views(by_row ? grad : values);

@@ -17,7 +17,7 @@ INLINE int64_t padded(int64_t width) {
   return vectors<R>(width) * kWidth<R>;
 }
 
-// The scratch memory of an item. With a null base, only its size.
+// The scratch memory of a thread. With a null base, only its size.
 template <class R>
 struct Buffers {
   R *longs, *rows, *d_rows, *zeros, *long_values, *weights, *products, *long_rows, *shorts, *d_shorts, *short_panel;
@@ -129,7 +129,7 @@ struct Item {
   }
 
   // Calls f(s, count) for each chunk of short rows, and once if there are none: sums begin with the first chunk. A
-  // single chunk is copied once for all items of a matrix.
+  // single chunk is copied once for the items of a matrix that follow each other.
   template <class F>
   INLINE void chunks(F f) {
     for (int64_t s = 0; s < task.shorts || s == 0; s += kChunk) {

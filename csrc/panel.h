@@ -1,5 +1,5 @@
 // Panels: a block of the long side with its rows in the vector lanes, as [subtile][row][lanes], where a row is a
-// feature, a value or a short row. Everything is computed on panels; here they are filled and written back.
+// feature, a value or a short row. Kernels and products are computed on panels; here they are filled and written back.
 #pragma once
 
 namespace laplacianformer {
@@ -85,7 +85,6 @@ struct StoredProduct {
   INLINE StoredProduct at(int64_t row, int64_t column) const {
     return {left.at(row, column), right.at(row, column), factor};
   }
-  INLINE R number(int64_t row) const { return left.number(row) * factor * right.number(row); }
   INLINE Vec<R> vector(int64_t row, int64_t n) const { return left.vector(row, n) * factor * right.vector(row, n); }
   // `n` numbers of row 0. The last vector may overlap the one before it.
   INLINE void copy(int64_t n, R* to) const {
@@ -98,19 +97,18 @@ struct StoredProduct {
   }
 };
 
-// `rows` by `columns` stored numbers, at most a vector each way, into `columns` rows of a panel. Adding 0 makes
-// -0 a 0, so that the difference of equal numbers is never -0, whose sign bit would show in signs.h.
+// `rows` by `columns` stored numbers, at most a vector each way, into `columns` rows of a panel.
 template <class R, class From>
 INLINE void pack_square(const From& from, int64_t rows, int64_t columns, R* to) {
   constexpr int w = kWidth<R>;
   Vec<R> square[w];
   if (rows >= w && columns >= w) {
-    for (int i = 0; i < w; ++i) square[i] = from.vector(i, w) + R(0);
+    for (int i = 0; i < w; ++i) square[i] = from.vector(i, w);
     transpose<R>(square);
     for (int i = 0; i < w; ++i) store(to + i * kLanes<R>, square[i]);
   } else {
     for (int64_t k = 0; k < smaller(w, columns); ++k)
-      for (int64_t i = 0; i < w; ++i) to[k * kLanes<R> + i] = i < rows ? from.at(0, k).number(i) + R(0) : R(0);
+      for (int64_t i = 0; i < w; ++i) to[k * kLanes<R> + i] = i < rows ? from.at(0, k).number(i) : R(0);
   }
 }
 

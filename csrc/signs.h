@@ -10,6 +10,7 @@ namespace {
 
 // Long rows at a time: their numbers and sums stay in registers while the short rows go by. It divides kLanes.
 constexpr int kSignRows = 4;
+static_assert(kLanes<float> % kSignRows == 0 && kLanes<double> % kSignRows == 0);
 
 // Features at a time: those of all short rows of a chunk, and their sums, stay in the first-level cache.
 constexpr int64_t kSignFeatures = 64;

@@ -1,7 +1,7 @@
 // What one call asks for, in plain C++: the level files include this and nothing of torch.
 //
-// The mathematics is symmetric in x and y, so a kernel only knows a long side, whose rows fill the vector
-// lanes, and a short side, whose rows are read one scalar at a time. The caller decides which is which.
+// The mathematics is symmetric in x and y, so a kernel only knows a long side, which is taken in blocks, and a short
+// side, which all blocks meet. The caller decides which is which.
 #pragma once
 
 #include <cstddef>

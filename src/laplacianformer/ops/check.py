@@ -10,7 +10,6 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 def tensors(op: str, **named: Tensor) -> None:
     """Floating-point tensors on one device, of at least two dimensions."""
-    device = None
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{op}: {name} must be a tensor, got {type(tensor).__name__}")
@@ -19,10 +18,10 @@ def tensors(op: str, **named: Tensor) -> None:
             raise TypeError(f"{op}: {name} must be one of {expected}, got {tensor.dtype}")
         if tensor.ndim < 2:
             raise ValueError(f"{op}: {name} must have at least 2 dimensions, got shape {tuple(tensor.shape)}")
-        device = tensor.device if device is None else device
-        if tensor.device != device:
-            found = ", ".join(f"{name} on {tensor.device}" for name, tensor in named.items())
-            raise ValueError(f"{op}: tensors must be on one device, got {found}")
+    first, *others = named.values()
+    if any(tensor.device != first.device for tensor in others):
+        found = ", ".join(f"{name} on {tensor.device}" for name, tensor in named.items())
+        raise ValueError(f"{op}: tensors must be on one device, got {found}")
 
 
 def same_width(op: str, x: Tensor, y: Tensor) -> None:

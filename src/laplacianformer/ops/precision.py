@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+_CPU = torch.device("cpu")
+
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -53,7 +55,7 @@ def full_products(device: torch.device) -> Iterator[None]:
 
 
 def _autocast(device: torch.device) -> bool:
-    # The first of the questions is by far the cheapest, and in most programs the last.
-    if not torch._C._is_any_autocast_enabled():
+    # By far the cheapest of the questions. It does not know all devices.
+    if device == _CPU and not torch._C._is_any_autocast_enabled():
         return False
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)

@@ -27,7 +27,7 @@ def backward(
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if values.shape[-1] == 0:
-        return torch.zeros_like(x), torch.zeros_like(y), torch.empty_like(values)
+        return empty_like(x).zero_(), empty_like(y).zero_(), empty_like(values)
     dx, dy, dvalues = empty_like(x), empty_like(y), empty_like(values)
     tensors = (*dense(grad, x, y, values), *tables(cos, sin))
     torch.ops.laplacianformer_cpu.matmul_backward(*tensors, dx, dy, dvalues, scale, level())
