@@ -100,3 +100,8 @@ def test_a_choice_that_is_not_offered_is_refused_in_words(call, words):
 @pytest.mark.parametrize("op", list(GOOD), ids=lambda op: op.__name__)
 def test_good_input_is_accepted(op):
     assert op(**GOOD[op]).isfinite().all()
+
+
+def test_what_is_no_tensor_is_named_before_devices_are_compared() -> None:
+    with pytest.raises(TypeError, match="values must be a tensor"):
+        ops.laplacian_matmul(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"), None, 1.0)
