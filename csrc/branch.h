@@ -87,9 +87,9 @@ void branch(Tensor q, Tensor k, Tensor v, Angles cosines, Angles sines, Angles c
   const Tensor mean = new_empty(q, {batch, heads, d});
   pool(k, size, cells, landmarks);
   if (cell_cosines) rotate(landmarks, *cell_cosines, *cell_sines, landmarks, which);
-  kernel_forward(landmarks, landmarks, std::nullopt, std::nullopt, w, scale, which);
+  write_kernel(landmarks, landmarks, std::nullopt, std::nullopt, w, scale, which);
   inverse_forward(w, inverse, iterations, eps, true, which);
-  matmul_forward(landmarks, k, v, cosines, sines, folded, scale, which);
+  product(landmarks, k, v, cosines, sines, folded, nullptr, scale, which);
   const auto data = [](const Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); };
   torch::stable::parallel_for(0, batch * heads, 1 + kGrain / (m * m * d), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)

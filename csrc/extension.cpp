@@ -1,5 +1,7 @@
-// The ops of the `cpu` backend: which side is long, how the work is cut, and torch's threads. The Python side
-// has allocated the outputs, broadcast the batch and made the last dimension of each input dense.
+// The ops of the `cpu` backend: which side is long, how the work is cut, and torch's threads. The Python side has
+// broadcast the batch. The kernel, the product and their gradients make the last dimension of each input dense and
+// allocate their outputs: a few calls less of Python, which is slow when a kernel has just filled the caches. For the
+// other ops, the Python side has done both.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -13,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "task.h"
@@ -191,7 +194,23 @@ size_t shares_bytes(const Task& task, int64_t stride) {
   return task.items() * task.shorts * stride * (task.type == Type::float64 ? 8 : 4);
 }
 
-void kernel_forward(Tensor x, Tensor y, Angles cosines, Angles sines, Tensor out, double scale, int64_t which) {
+// With unit stride in the last dimension: as it is, or copied.
+Tensor dense(const Tensor& tensor) {
+  const int64_t last = tensor.dim() - 1;
+  return tensor.size(last) <= 1 || tensor.stride(last) == 1 ? tensor : contiguous(tensor);
+}
+
+// A dense tensor of the shape and dtype of `like`, with `columns` columns.
+Tensor empty_with(const Tensor& like, int64_t columns) {
+  std::vector<int64_t> shape(like.dim(), columns);
+  for (int64_t i = 0; i + 1 < like.dim(); ++i) shape[i] = like.size(i);
+  return new_empty(like, shape);
+}
+
+Tensor empty_as(const Tensor& like) { return empty_with(like, like.size(like.dim() - 1)); }
+
+void write_kernel(const Tensor& x, const Tensor& y, const Angles& cosines, const Angles& sines, const Tensor& out,
+                  double scale, int64_t which) {
   const Level& level = level_of(which);
   Views views;
   Task task = make_task(level, x, y, 0, cosines, sines, scale, views);
@@ -200,8 +219,16 @@ void kernel_forward(Tensor x, Tensor y, Angles cosines, Angles sines, Tensor out
   run(level, level.kernel_forward, task);
 }
 
-void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Angles cosines, Angles sines, Tensor dx, Tensor dy,
-                     double scale, int64_t which) {
+Tensor kernel_forward(Tensor x, Tensor y, Angles cosines, Angles sines, double scale, int64_t which) {
+  const Tensor out = empty_with(x, y.size(y.dim() - 2));
+  write_kernel(dense(x), dense(y), cosines, sines, out, scale, which);
+  return out;
+}
+
+std::tuple<Tensor, Tensor> kernel_backward(Tensor given_grad, Tensor given_x, Tensor given_y, Tensor given_out,
+                                           Angles cosines, Angles sines, double scale, int64_t which) {
+  const Tensor grad = dense(given_grad), x = dense(given_x), y = dense(given_y), out = dense(given_out);
+  const Tensor dx = empty_as(x), dy = empty_as(y);
   const Level& level = level_of(which);
   Views views;
   Task task = make_task(level, x, y, 0, cosines, sines, scale, views);
@@ -214,6 +241,7 @@ void kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Angles cosines
   task.short_sums = sums.get();
   run(level, level.kernel_backward, task);
   add_shares(level, task, sums.get(), task.width, stride, task.long_is_row ? dy : dx);
+  return {dx, dy};
 }
 
 // `start`: what the sums of each matrix begin with, a row of value_width (only with a row of `out` a long row); or null.
@@ -237,13 +265,17 @@ void product(const Tensor& x, const Tensor& y, const Tensor& values, const Angle
   add_shares(level, task, sums.get(), task.value_width, stride, out);
 }
 
-void matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, Tensor out, double scale,
-                    int64_t which) {
-  product(x, y, values, cosines, sines, out, nullptr, scale, which);
+Tensor matmul_forward(Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, double scale, int64_t which) {
+  const Tensor out = empty_with(x, values.size(values.dim() - 1));
+  product(dense(x), dense(y), dense(values), cosines, sines, out, nullptr, scale, which);
+  return out;
 }
 
-void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Angles cosines, Angles sines, Tensor dx, Tensor dy,
-                     Tensor dvalues, double scale, int64_t which) {
+std::tuple<Tensor, Tensor, Tensor> matmul_backward(Tensor given_grad, Tensor given_x, Tensor given_y,
+                                                   Tensor given_values, Angles cosines, Angles sines, double scale,
+                                                   int64_t which) {
+  const Tensor grad = dense(given_grad), x = dense(given_x), y = dense(given_y), values = dense(given_values);
+  const Tensor dx = empty_as(x), dy = empty_as(y), dvalues = empty_as(values);
   const Level& level = level_of(which);
   Views views;
   Task task = make_task(level, x, y, values.size(values.dim() - 1), cosines, sines, scale, views);
@@ -260,6 +292,7 @@ void matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Angles cosi
   run(level, level.matmul_backward, task);
   add_shares(level, task, sums.get(), task.width, stride, by_row ? dy : dx);
   if (by_row) add_shares(level, task, value_sums.get(), task.value_width, value_stride, dvalues);
+  return {dx, dy, dvalues};
 }
 
 void invert(Inverse& task, const Tensor& w, const Tensor& out, Views& views, const Level& level) {
@@ -404,16 +437,16 @@ int64_t peak(int64_t rounds, bool fused, int64_t which) {
 
 STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
   m.def(
-      "kernel_forward(Tensor x, Tensor y, Tensor? cosines, Tensor? sines, Tensor(a!) out, float scale, int level) -> ()");
+      "kernel_forward(Tensor x, Tensor y, Tensor? cosines, Tensor? sines, float scale, int level) -> Tensor");
   m.def(
-      "kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor? cosines, Tensor? sines, Tensor(a!) dx, "
-      "Tensor(b!) dy, float scale, int level) -> ()");
+      "kernel_backward(Tensor grad, Tensor x, Tensor y, Tensor out, Tensor? cosines, Tensor? sines, float scale, "
+      "int level) -> (Tensor, Tensor)");
   m.def(
-      "matmul_forward(Tensor x, Tensor y, Tensor values, Tensor? cosines, Tensor? sines, Tensor(a!) out, float scale, "
-      "int level) -> ()");
+      "matmul_forward(Tensor x, Tensor y, Tensor values, Tensor? cosines, Tensor? sines, float scale, int level) "
+      "-> Tensor");
   m.def(
-      "matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor? cosines, Tensor? sines, "
-      "Tensor(a!) dx, Tensor(b!) dy, Tensor(c!) dvalues, float scale, int level) -> ()");
+      "matmul_backward(Tensor grad, Tensor x, Tensor y, Tensor values, Tensor? cosines, Tensor? sines, float scale, "
+      "int level) -> (Tensor, Tensor, Tensor)");
   m.def("rotate(Tensor x, Tensor cosines, Tensor sines, Tensor(a!) out, int level) -> ()");
   m.def("inverse_forward(Tensor w, Tensor(a!) out, int iterations, float eps, bool identity, int level) -> ()");
   m.def(

@@ -91,11 +91,6 @@ def dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t if t.shape[-1] <= 1 or t.stride(-1) == 1 else t.contiguous() for t in tensors)
 
 
-def empty_like(tensor: Tensor) -> Tensor:
-    """A dense tensor of this shape, to be written."""
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
-
 def tables(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """The cosines and sines of a rotation, or none, with their rows one after the other."""
     return (None, None) if cos is None or sin is None else (cos.contiguous(), sin.contiguous())

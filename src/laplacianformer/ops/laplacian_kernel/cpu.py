@@ -4,12 +4,11 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import dense, empty_like, level, tables
+from laplacianformer.ops.cpu_extension import level, tables
 
 
 def forward(x: Tensor, y: Tensor, scale: float, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
-    out = torch.empty((*x.shape[:-1], y.shape[-2]), dtype=x.dtype, device="cpu")
-    torch.ops.laplacianformer_cpu.kernel_forward(*dense(x, y), *tables(cos, sin), out, scale, level())
+    out: Tensor = torch.ops.laplacianformer_cpu.kernel_forward(x, y, *tables(cos, sin), scale, level())
     return out
 
 
@@ -22,7 +21,5 @@ def backward(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    dx, dy = empty_like(x), empty_like(y)
-    tensors = (*dense(grad, x, y, out), *tables(cos, sin))
-    torch.ops.laplacianformer_cpu.kernel_backward(*tensors, dx, dy, scale, level())
+    dx, dy = torch.ops.laplacianformer_cpu.kernel_backward(grad, x, y, out, *tables(cos, sin), scale, level())
     return dx, dy

@@ -4,16 +4,15 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import dense, empty_like, level, tables
+from laplacianformer.ops.cpu_extension import level, tables
 
 
 def forward(
     x: Tensor, y: Tensor, values: Tensor, scale: float, cos: Tensor | None = None, sin: Tensor | None = None
 ) -> Tensor:
-    out = torch.empty((*x.shape[:-1], values.shape[-1]), dtype=x.dtype, device="cpu")
     if values.shape[-1] == 0:  # the C++ side takes one column or more
-        return out
-    torch.ops.laplacianformer_cpu.matmul_forward(*dense(x, y, values), *tables(cos, sin), out, scale, level())
+        return x.new_empty((*x.shape[:-1], 0))
+    out: Tensor = torch.ops.laplacianformer_cpu.matmul_forward(x, y, values, *tables(cos, sin), scale, level())
     return out
 
 
@@ -27,8 +26,8 @@ def backward(
     sin: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if values.shape[-1] == 0:
-        return empty_like(x).zero_(), empty_like(y).zero_(), empty_like(values)
-    dx, dy, dvalues = empty_like(x), empty_like(y), empty_like(values)
-    tensors = (*dense(grad, x, y, values), *tables(cos, sin))
-    torch.ops.laplacianformer_cpu.matmul_backward(*tensors, dx, dy, dvalues, scale, level())
+        return x.new_zeros(x.shape), y.new_zeros(y.shape), values.new_empty(values.shape)
+    dx, dy, dvalues = torch.ops.laplacianformer_cpu.matmul_backward(
+        grad, x, y, values, *tables(cos, sin), scale, level()
+    )
     return dx, dy, dvalues
