@@ -17,8 +17,8 @@ constexpr int64_t kFeatures = 64;
 
 struct Distance {
   template <class R>
-  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R>) {
-    return sum + absolute<R>(x - y);
+  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, const R& y, Vec<R>) {
+    return sum + absolute<R>(x - splat<R>(y));
   }
 };
 
@@ -26,15 +26,16 @@ struct Largest {
   // Where multiply-add has units of its own, the addition is better off there: 1 * x + y is rounded once, so it is
   // x + y to the bit. `one` is hidden from the compiler, which would see through this.
   template <class R>
-  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R> one) {
-    return LAPLACIANFORMER_VECTOR_BYTES >= 32 ? larger<R>(x, y) * one + sum : larger<R>(x, y) + sum;
+  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, const R& y, Vec<R> one) {
+    const Vec<R> largest = larger_than<R>(x, y);
+    return LAPLACIANFORMER_VECTOR_BYTES >= 32 ? largest * one + sum : largest + sum;
   }
 };
 
 struct Dot {
   template <class R>
-  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, Vec<R> y, Vec<R>) {
-    return sum + x * y;
+  static INLINE Vec<R> step(Vec<R> sum, Vec<R> x, const R& y, Vec<R>) {
+    return sum + x * splat<R>(y);
   }
 };
 
@@ -46,11 +47,9 @@ INLINE void pair_tile(const R* longs, const R* shorts, int64_t stride, int64_t w
   const Vec<R> one = in_register<R>(splat<R>(1));
   for (int64_t k = 0; k < width; ++k) {
     const R* x = longs + k * kLanes<R>;
-    for (int j = 0; j < Rows; ++j) {
-      const Vec<R> y = splat<R>(shorts[j * stride + k]);
+    for (int j = 0; j < Rows; ++j)
       for (int v = 0; v < Vectors; ++v)
-        sums[j][v] = Op::template step<R>(sums[j][v], load(x + v * kWidth<R>), y, one);
-    }
+        sums[j][v] = Op::template step<R>(sums[j][v], load(x + v * kWidth<R>), shorts[j * stride + k], one);
   }
   for (int j = 0; j < Rows; ++j)
     for (int v = 0; v < Vectors; ++v) {
