@@ -1,103 +1,281 @@
-// The global branch of the attention in evaluation, in one call. For one small image the calls of its parts take as long
-// as their work. float32; the parts are those of extension.cpp.
+// The global branch of the attention, in one call for evaluation and in one a direction for training: for small images
+// the calls of its parts take as long as their work. float32; the parts are those of extension.cpp.
 #pragma once
 
 namespace laplacianformer {
 namespace {
 
-struct Grid {
-  int64_t rows, columns;
-  int64_t count() const { return rows * columns; }
+float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); }
+
+// What all of them are given beside tensors. Tokens and landmarks are on grids of rows by columns; where these are the
+// same, every token is a landmark and nothing is solved.
+struct Branch {
+  int64_t height, width, rows, columns;
+  double scale, eps;  // Of the kernel; of the solved matrix.
+  int64_t iterations, which;
+
+  int64_t tokens() const { return height * width; }
+  int64_t landmarks() const { return rows * columns; }
+  bool solves() const { return tokens() != landmarks(); }
+  float share() const { return static_cast<float>(landmarks()) / static_cast<float>(tokens()); }
+  const Level& level() const { return level_of(which); }
 };
 
-// The first place of a cell, and one past its last: cells overlap by one place where lengths don't divide.
-struct Range {
-  int64_t begin, end;
-  Range(int64_t cell, int64_t cells, int64_t length)
-      : begin(cell * length / cells), end(((cell + 1) * length + cells - 1) / cells) {}
-  int64_t length() const { return end - begin; }
+// Rotations of the tokens and of the landmarks, or none.
+struct Turns {
+  Angles cosines, sines, cell_cosines, cell_sines;
 };
 
-// The mean of the tokens of each cell, summed row by row.
-void pool_cell(const float* tokens, int64_t stride, int64_t columns, Range y, Range x, int64_t width, float* out) {
-  std::vector<float> row(width);
-  for (int64_t k = 0; k < width; ++k) out[k] = 0;
-  for (int64_t i = y.begin; i < y.end; ++i) {
-    for (int64_t k = 0; k < width; ++k) row[k] = 0;
-    for (int64_t j = x.begin; j < x.end; ++j) {
-      const float* token = tokens + (i * columns + j) * stride;
-      for (int64_t k = 0; k < width; ++k) row[k] += token[k];
-    }
-    for (int64_t k = 0; k < width; ++k) out[k] += row[k];
+// The gain of each head: one number, or a tensor.
+struct Gain {
+  double number;
+  const std::optional<Tensor>& of_heads;
+  float operator()(int64_t head) const { return of_heads ? floats(*of_heads)[head] : static_cast<float>(number); }
+};
+
+// The keys averaged over each cell, turned to their places.
+Tensor place_landmarks(const Branch& b, const Tensor& k, const Turns& turns) {
+  const int64_t m = b.landmarks(), d = k.size(3);
+  if (!b.solves() && !turns.cosines) return k;
+  const Tensor landmarks = new_empty(k, {k.size(0), k.size(1), m, d});
+  if (!b.solves()) {
+    rotate(k, *turns.cosines, *turns.sines, landmarks, b.which);
+    return landmarks;
   }
-  const float share = 1.0f / static_cast<float>(y.length() * x.length());
-  for (int64_t k = 0; k < width; ++k) out[k] *= share;
-}
-
-void pool(const Tensor& x, Grid size, Grid cells, const Tensor& out) {
   Views views;
-  const Rows from = views(x);
-  const int64_t width = x.size(x.dim() - 1), matrices = out.numel() / (cells.count() * width);
-  const int64_t work = 1 + size.count() / cells.count() * width;
-  float* to = static_cast<float*>(out.data_ptr());
-  torch::stable::parallel_for(0, matrices * cells.count(), 1 + kGrain / work, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t matrix = item / cells.count(), cell = item % cells.count();
-      const float* tokens = static_cast<const float*>(from.data) + from.offsets[matrix];
-      pool_cell(tokens, from.stride, size.columns, Range(cell / cells.columns, cells.rows, size.rows),
-                Range(cell % cells.columns, cells.columns, size.columns), width, to + item * width);
+  const Rows from = views(k);
+  const int64_t work = 1 + b.tokens() / m * d;
+  torch::stable::parallel_for(0, k.size(0) * k.size(1) * m, 1 + kGrain / work, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t cell = i % m;
+      b.level().pool(static_cast<const float*>(from.data) + from.offsets[i / m], from.stride, b.width,
+                     Range(cell / b.columns, b.rows, b.height), Range(cell % b.columns, b.columns, b.width), d,
+                     floats(landmarks) + i * d);
+    }
+  });
+  if (turns.cell_cosines) rotate(landmarks, *turns.cell_cosines, *turns.cell_sines, landmarks, b.which);
+  return landmarks;
+}
+
+// 1 / sqrt(variance + eps), the factors of the whitening.
+std::vector<float> factors_of(const Tensor& variance, double eps) {
+  std::vector<float> factors(variance.numel());
+  for (int64_t i = 0; i < variance.numel(); ++i)
+    factors[i] = static_cast<float>(1 / std::sqrt(floats(variance)[i] + eps));
+  return factors;
+}
+
+// The landmarks, and what each stands for; `summed` is V itself where nothing is solved.
+struct Solved {
+  Tensor landmarks, w, inverse, summed;
+};
+
+Solved solve(const Branch& b, const Tensor& k, const Tensor& v, const Turns& turns) {
+  const Tensor landmarks = place_landmarks(b, k, turns);
+  if (!b.solves()) return {landmarks, new_empty(k, {0}), new_empty(k, {0}), v};
+  const int64_t batch = k.size(0), heads = k.size(1), m = b.landmarks();
+  const Tensor w = new_empty(k, {batch, heads, m, m}), inverse = new_empty(k, {batch, heads, m, m});
+  const Tensor summed = new_empty(k, {batch, heads, m, v.size(3)});
+  write_kernel(landmarks, landmarks, std::nullopt, std::nullopt, w, b.scale, b.which);
+  inverse_forward(w, inverse, b.iterations, b.eps, true, b.which);
+  product(landmarks, k, v, turns.cosines, turns.sines, summed, nullptr, b.scale, b.which);
+  return {landmarks, w, inverse, summed};
+}
+
+// Calls f(head of all images, its folding, scratch) for each, on torch's threads.
+template <class F>
+void each_folding(const Branch& b, const Tensor& inverse, const Tensor& summed, const float* factors, const Gain& gain,
+                  F f) {
+  Views views;
+  const Rows rows = views(summed);
+  const int64_t heads = summed.size(1), m = b.landmarks(), d = summed.size(3);
+  Folding folding{m, d, b.share(), 0, nullptr, nullptr, nullptr, rows.stride, nullptr, nullptr, nullptr};
+  const size_t bytes = b.level().folding_bytes(folding);
+  share_items(summed.size(0) * heads, 1 + kGrain / (1 + m * m * d), bytes, [&](int64_t first, int64_t last, void* scratch) {
+    for (int64_t i = first; i < last; ++i) {
+      Folding one = folding;
+      one.gain = gain(i % heads);
+      one.inverse = b.solves() ? floats(inverse) + i * m * m : nullptr;
+      one.factor = factors ? factors + i % heads * m : nullptr;
+      one.summed = static_cast<const float*>(rows.data) + rows.offsets[i];
+      f(i, one, scratch);
     }
   });
 }
 
-// What the landmarks stand for, L = share inv(W) (B V), its mean, and gain / m (D L - mean(D L)), for one head.
-// `summed` is B V and becomes the last of these.
-void solve_and_fold(const float* inverse, const float* factor, float share, float gain, int64_t m, int64_t width,
-                    float* summed, float* mean) {
-  std::vector<float> values(m * width), centre(width);
-  for (int64_t k = 0; k < width; ++k) mean[k] = 0;
-  for (int64_t i = 0; i < m; ++i) {
-    float* value = values.data() + i * width;
-    for (int64_t j = 0; j < m; ++j)
-      for (int64_t k = 0; k < width; ++k) value[k] += inverse[i * m + j] * summed[j * width + k];
-    for (int64_t k = 0; k < width; ++k) {
-      value[k] *= share;
-      mean[k] += value[k];
-      if (factor) value[k] *= factor[i];
-      centre[k] += value[k];
-    }
-  }
-  for (int64_t k = 0; k < width; ++k) {
-    mean[k] /= static_cast<float>(m);
-    centre[k] /= static_cast<float>(m);
-    for (int64_t i = 0; i < m; ++i)
-      summed[i * width + k] = gain / static_cast<float>(m) * (values[i * width + k] - centre[k]);
-  }
+// q, k, v: (batch, heads, tokens, width). variance: (heads, cells) of the whitening, or none. Returns the same shape, with
+// the layout of (batch, tokens, heads, width).
+Tensor branch(Tensor given_q, Tensor given_k, Tensor given_v, Angles cosines, Angles sines, Angles cell_cosines,
+              Angles cell_sines, std::optional<Tensor> variance, std::optional<Tensor> gains, double gain, int64_t height,
+              int64_t width, int64_t rows, int64_t columns, double scale, double eps, double variance_eps,
+              int64_t iterations, int64_t which) {
+  const Branch b{height, width, rows, columns, scale, eps, iterations, which};
+  const Tensor q = dense(given_q), k = dense(given_k), v = dense(given_v);
+  const int64_t batch = q.size(0), heads = q.size(1), m = b.landmarks(), d = q.size(3);
+  const Solved solved = solve(b, k, v, {cosines, sines, cell_cosines, cell_sines});
+  const Tensor folded = new_empty(q, {batch, heads, m, d}), mean = new_empty(q, {batch, heads, d});
+  const std::vector<float> factors = variance ? factors_of(*variance, variance_eps) : std::vector<float>();
+  each_folding(b, solved.inverse, solved.summed, variance ? factors.data() : nullptr, {gain, gains},
+               [&](int64_t i, Folding& folding, void* scratch) {
+                 folding.folded = floats(folded) + i * m * d;
+                 folding.mean = floats(mean) + i * d;
+                 b.level().fold(folding, scratch);
+               });
+  const Tensor out = transpose(new_empty(q, {batch, b.tokens(), heads, d}), 1, 2);
+  product(q, solved.landmarks, folded, cosines, sines, out, mean.data_ptr(), scale, which);
+  return out;
 }
 
-// q, k, v: (batch, heads, tokens, width). cosines and sines: of the tokens, and of the cells. factor: (heads, cells), gain:
-// (heads). out is dense in its last dimension.
-void branch(Tensor q, Tensor k, Tensor v, Angles cosines, Angles sines, Angles cell_cosines, Angles cell_sines,
-            std::optional<Tensor> factor, Tensor gain, Tensor out, int64_t height, int64_t width, int64_t rows,
-            int64_t columns, double scale, double eps, int64_t iterations, int64_t which) {
-  const Grid size{height, width}, cells{rows, columns};
-  const int64_t batch = q.size(0), heads = q.size(1), d = q.size(3), m = cells.count();
-  const Tensor landmarks = new_empty(q, {batch, heads, m, d}), w = new_empty(q, {batch, heads, m, m});
-  const Tensor inverse = new_empty(q, {batch, heads, m, m}), folded = new_empty(q, {batch, heads, m, d});
-  const Tensor mean = new_empty(q, {batch, heads, d});
-  pool(k, size, cells, landmarks);
-  if (cell_cosines) rotate(landmarks, *cell_cosines, *cell_sines, landmarks, which);
-  write_kernel(landmarks, landmarks, std::nullopt, std::nullopt, w, scale, which);
-  inverse_forward(w, inverse, iterations, eps, true, which);
-  product(landmarks, k, v, cosines, sines, folded, nullptr, scale, which);
-  const auto data = [](const Tensor& tensor) { return static_cast<float*>(tensor.data_ptr()); };
-  torch::stable::parallel_for(0, batch * heads, 1 + kGrain / (m * m * d), [&](int64_t begin, int64_t end) {
+// The same in training, whitened by the variance of the kernel itself. Returns the result, the mean and the variance of
+// the kernel's columns, (heads, cells), and what the gradient needs: the kernel, landmarks, w, inverse, summed, values,
+// folded. Without anything to solve w and inverse are empty, and `summed` is v.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> branch_forward(
+    Tensor given_q, Tensor given_k, Tensor given_v, Angles cosines, Angles sines, Angles cell_cosines, Angles cell_sines,
+    std::optional<Tensor> gains, double gain, int64_t height, int64_t width, int64_t rows, int64_t columns, double scale,
+    double eps, double variance_eps, int64_t iterations, int64_t which) {
+  const Branch b{height, width, rows, columns, scale, eps, iterations, which};
+  const Tensor q = dense(given_q), k = dense(given_k), v = dense(given_v);
+  const int64_t batch = q.size(0), heads = q.size(1), m = b.landmarks(), d = q.size(3);
+  const Solved solved = solve(b, k, v, {cosines, sines, cell_cosines, cell_sines});
+  const Tensor kernel = new_empty(q, {batch, heads, b.tokens(), m});
+  write_kernel(q, solved.landmarks, cosines, sines, kernel, scale, which);
+  const Tensor mean = new_empty(q, {heads, m}), variance = new_empty(q, {heads, m});
+  variance_forward(kernel, mean, variance, which);
+  const std::vector<float> factors = factors_of(variance, variance_eps);
+  const Tensor values = new_empty(q, {batch, heads, m, d}), folded = new_empty(q, {batch, heads, m, d});
+  const Tensor start = new_empty(q, {batch, heads, d});
+  each_folding(b, solved.inverse, solved.summed, factors.data(), {gain, gains},
+               [&](int64_t i, Folding& folding, void* scratch) {
+                 folding.values = floats(values) + i * m * d;
+                 folding.folded = floats(folded) + i * m * d;
+                 folding.mean = floats(start) + i * d;
+                 b.level().fold(folding, scratch);
+               });
+  const Tensor out = transpose(new_empty(q, {batch, b.tokens(), heads, d}), 1, 2);
+  Views views;
+  Task task = make_task(b.level(), q, solved.landmarks, d, std::nullopt, std::nullopt, scale, views);
+  task.kernel = views(kernel);
+  task.short_values = views(folded);
+  task.long_value_out = views(out);
+  task.start = start.data_ptr();
+  run(b.level(), b.level().stored_forward, task);
+  return {out, mean, variance, kernel, solved.landmarks, solved.w, solved.inverse, solved.summed, values, folded};
+}
+
+// The gradient of the keys from that of their landmarks, added to what is there: turned back, and spread over the cells.
+void unplace_landmarks(const Branch& b, const Tensor& d_landmarks, const Turns& turns, const Tensor& dk) {
+  const int64_t m = b.landmarks(), d = dk.size(3), matrices = dk.size(0) * dk.size(1);
+  const Angles& cosines = b.solves() ? turns.cell_cosines : turns.cosines;
+  const Angles& sines = b.solves() ? turns.cell_sines : turns.sines;
+  if (cosines) {
+    for (int64_t row = 0; row < matrices * m; ++row) {
+      const float *c = floats(*cosines) + row % m * (d / 2), *s = floats(*sines) + row % m * (d / 2);
+      float *low = floats(d_landmarks) + row * d, *high = low + d / 2;
+      for (int64_t k = 0; k < d / 2; ++k) {
+        const float x = low[k], y = high[k];
+        low[k] = x * c[k] + y * s[k];
+        high[k] = y * c[k] - x * s[k];
+      }
+    }
+  }
+  const int64_t work = 1 + b.width * d;
+  torch::stable::parallel_for(0, matrices * b.height, 1 + kGrain / work, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      solve_and_fold(data(inverse) + i * m * m, factor ? data(*factor) + i % heads * m : nullptr,
-                     static_cast<float>(m) / static_cast<float>(size.count()), data(gain)[i % heads], m, d,
-                     data(folded) + i * m * d, data(mean) + i * d);
+      b.level().spread(floats(d_landmarks) + i / b.height * m * d, i % b.height, b.height, b.width, b.rows, b.columns, d,
+                       floats(dk) + i * b.width * d);
   });
-  product(q, landmarks, folded, cosines, sines, out, mean.data_ptr(), scale, which);
+}
+
+// to += from
+void add_to(const Tensor& from, const Tensor& to) {
+  for (int64_t i = 0; i < to.numel(); ++i) floats(to)[i] += floats(from)[i];
+}
+
+// The gradients of q, k, v and of the gain of each head.
+std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
+    Tensor given_grad, Tensor given_q, Tensor given_k, Tensor given_v, Tensor mean, Tensor variance, Tensor kernel,
+    Tensor landmarks, Tensor w, Tensor inverse, Tensor summed, Tensor values, Tensor folded, Angles cosines, Angles sines,
+    Angles cell_cosines, Angles cell_sines, std::optional<Tensor> gains, double gain, int64_t height, int64_t width,
+    int64_t rows, int64_t columns, double scale, double eps, double variance_eps, int64_t iterations, int64_t which) {
+  const Branch b{height, width, rows, columns, scale, eps, iterations, which};
+  const Level& level = b.level();
+  const Tensor grad = dense(given_grad), q = dense(given_q), k = dense(given_k), v = dense(given_v);
+  const int64_t batch = q.size(0), heads = q.size(1), m = b.landmarks(), d = q.size(3), matrices = batch * heads;
+
+  // Of what the kernel is multiplied with, and of the mean that is added to each row.
+  Views views;
+  Task task = make_task(level, q, landmarks, d, cosines, sines, scale, views);
+  task.kernel = views(kernel);
+  task.long_values = views(grad);
+  const int64_t value_stride = level.pad(task.type, d), stride = level.pad(task.type, task.width);
+  const Scratch value_sums(shares_bytes(task, value_stride)), totals(task.items() * value_stride * sizeof(float));
+  task.short_value_sums = value_sums.get();
+  task.value_totals = totals.get();
+  run(level, level.stored_transposed, task);
+  const Tensor d_folded = new_empty(q, {batch, heads, m, d});
+  add_shares(level, task, value_sums.get(), d, value_stride, d_folded);
+  std::vector<float> d_mean(matrices * value_stride);
+  for (int64_t i = 0; i < matrices; ++i)
+    level.add_shares(task.type, static_cast<float*>(totals.get()) + i * task.splits * value_stride, value_stride,
+                     task.splits, value_stride, d_mean.data() + i * value_stride);
+
+  // Through the folding and the solution, and to the variance.
+  const Tensor d_summed = new_empty(q, {batch, heads, m, d});
+  const Tensor d_inverse = b.solves() ? new_empty(q, {batch, heads, m, m}) : inverse;
+  const std::vector<float> factors = factors_of(variance, variance_eps);
+  std::vector<float> d_factor(matrices * m), d_gain(matrices);
+  each_folding(b, inverse, summed, factors.data(), {gain, gains}, [&](int64_t i, Folding& folding, void* scratch) {
+    folding.values = floats(values) + i * m * d;
+    const Unfolding grads{floats(d_folded) + i * m * d,
+                          d_mean.data() + i * value_stride,
+                          floats(d_summed) + i * m * d,
+                          b.solves() ? floats(d_inverse) + i * m * m : nullptr,
+                          d_factor.data() + i * m,
+                          d_gain.data() + i};
+    level.unfold(folding, grads, scratch);
+  });
+  std::vector<float> slopes(matrices * m), means(matrices * m);
+  for (int64_t j = 0; j < heads * m; ++j) {
+    double sum = 0;
+    for (int64_t image = 0; image < batch; ++image) sum += d_factor[image * heads * m + j];
+    const double factor = factors[j];
+    const double slope = -factor * factor * factor * sum / static_cast<double>(batch * b.tokens());
+    for (int64_t image = 0; image < batch; ++image) {
+      slopes[image * heads * m + j] = static_cast<float>(slope);
+      means[image * heads * m + j] = floats(mean)[j];
+    }
+  }
+
+  // Of the queries, and of the landmarks as their partners.
+  const Tensor dq = new_empty(q, {batch, heads, b.tokens(), d}), d_landmarks = new_empty(q, {batch, heads, m, d});
+  const Scratch sums(shares_bytes(task, stride));
+  task.short_values = views(folded);
+  task.long_out = views(dq);
+  task.short_sums = sums.get();
+  task.slopes = slopes.data();
+  task.means = means.data();
+  run(level, level.stored_backward, task);
+  add_shares(level, task, sums.get(), d, stride, d_landmarks);
+
+  const Tensor of_heads = new_empty(q, {heads});
+  for (int64_t head = 0; head < heads; ++head) {
+    double sum = 0;
+    for (int64_t image = 0; image < batch; ++image) sum += d_gain[image * heads + head];
+    floats(of_heads)[head] = static_cast<float>(sum);
+  }
+  const Turns turns{cosines, sines, cell_cosines, cell_sines};
+  if (!b.solves()) {
+    const Tensor dk = new_zeros(q, {batch, heads, m, d});
+    unplace_landmarks(b, d_landmarks, turns, dk);
+    return {dq, dk, d_summed, of_heads};
+  }
+  const Tensor dw = new_empty(q, {batch, heads, m, m});
+  inverse_backward(d_inverse, w, dw, iterations, eps, true, which);
+  const auto [dx, dy] = kernel_backward(dw, landmarks, landmarks, w, std::nullopt, std::nullopt, scale, which);
+  const auto [dm, dk, dv] = matmul_backward(d_summed, landmarks, k, v, cosines, sines, scale, which);
+  for (const Tensor& part : {dx, dy, dm}) add_to(part, d_landmarks);
+  unplace_landmarks(b, d_landmarks, turns, dk);
+  return {dq, dk, dv, of_heads};
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <new>
 #include <optional>
@@ -456,8 +457,19 @@ STABLE_TORCH_LIBRARY(laplacianformer_cpu, m) {
   m.def("variance_backward(Tensor x, Tensor mean, Tensor factor, Tensor(a!) out, int level) -> ()");
   m.def(
       "branch(Tensor q, Tensor k, Tensor v, Tensor? cosines, Tensor? sines, Tensor? cell_cosines, Tensor? cell_sines, "
-      "Tensor? factor, Tensor gain, Tensor(a!) out, int height, int width, int rows, int columns, float scale, "
-      "float eps, int iterations, int level) -> ()");
+      "Tensor? variance, Tensor? gains, float gain, int height, int width, int rows, int columns, float scale, float eps, "
+      "float variance_eps, int iterations, int level) -> Tensor");
+  m.def(
+      "branch_forward(Tensor q, Tensor k, Tensor v, Tensor? cosines, Tensor? sines, Tensor? cell_cosines, "
+      "Tensor? cell_sines, Tensor? gains, float gain, int height, int width, int rows, int columns, float scale, "
+      "float eps, float variance_eps, int iterations, int level) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+      "Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "branch_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor mean, Tensor variance, Tensor kernel, "
+      "Tensor landmarks, Tensor w, Tensor inverse, Tensor summed, Tensor values, Tensor folded, Tensor? cosines, "
+      "Tensor? sines, Tensor? cell_cosines, Tensor? cell_sines, Tensor? gains, float gain, int height, int width, "
+      "int rows, int columns, float scale, float eps, float variance_eps, int iterations, int level) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
   m.def("best_level() -> int");
   m.def("peak(int rounds, bool fused, int level) -> int");
 }
@@ -473,6 +485,8 @@ STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {
   m.impl("variance_backward", TORCH_BOX(&laplacianformer::variance_backward));
   m.impl("rotate", TORCH_BOX(&laplacianformer::rotate));
   m.impl("branch", TORCH_BOX(&laplacianformer::branch));
+  m.impl("branch_forward", TORCH_BOX(&laplacianformer::branch_forward));
+  m.impl("branch_backward", TORCH_BOX(&laplacianformer::branch_backward));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CompositeExplicitAutograd, m) {

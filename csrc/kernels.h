@@ -21,7 +21,7 @@ INLINE int64_t padded(int64_t width) {
 template <class R>
 struct Buffers {
   R *longs, *rows, *d_rows, *zeros, *long_values, *weights, *products, *long_rows, *shorts, *d_shorts, *short_panel;
-  R *short_rows, *start, *outputs, *long_totals, *short_totals;
+  R *short_rows, *short_columns, *start, *outputs, *long_totals, *short_totals;
   size_t bytes = 0;
 
   INLINE Buffers(const Task& task, void* base) {
@@ -29,7 +29,7 @@ struct Buffers {
     longs = take(base, panel_size<R>(task.width));
     rows = take(base, kBlock * wide);
     d_rows = take(base, kBlock * wide);
-    zeros = take(base, wide);
+    zeros = take(base, wide > kChunk ? wide : kChunk);
     long_values = take(base, panel_size<R>(task.value_width));
     weights = take(base, panel_size<R>(kChunk));
     products = take(base, panel_size<R>(kChunk));
@@ -38,6 +38,7 @@ struct Buffers {
     d_shorts = take(base, kChunk * wide);
     short_panel = take(base, panel_size<R>(task.width));
     short_rows = take(base, kChunk * values);
+    short_columns = take(base, kChunk * values);
     start = take(base, values);
     outputs = take(base, kBlock * values);
     long_totals = take(base, kBlock);

@@ -17,7 +17,10 @@
 #include "signs.h"
 #include "rotate.h"
 #include "kernels.h"
+#include "stored.h"
 #include "inverse.h"
+#include "pool.h"
+#include "fold.h"
 #include "variance.h"
 #include "peak.h"
 
@@ -76,6 +79,27 @@ void matmul_backward(const Task& task, int64_t first, int64_t last, void* scratc
   });
 }
 
+void stored_forward(const Task& task, int64_t first, int64_t last, void* scratch) {
+  StoredItem item(task, scratch);
+  for (int64_t i = first; i < last; ++i) item.go_to(i), item.forward();
+}
+
+void stored_transposed(const Task& task, int64_t first, int64_t last, void* scratch) {
+  StoredItem item(task, scratch);
+  for (int64_t i = first; i < last; ++i) item.go_to(i), item.transposed();
+}
+
+void stored_backward(const Task& task, int64_t first, int64_t last, void* scratch) {
+  StoredItem item(task, scratch);
+  for (int64_t i = first; i < last; ++i) item.go_to(i), item.backward();
+}
+
+size_t folding_bytes(const Folding& folding) { return Folder(folding, nullptr).bytes(); }
+
+void fold(const Folding& folding, void* scratch) { Folder(folding, scratch).forward(); }
+
+void unfold(const Folding& folding, const Unfolding& grads, void* scratch) { Folder(folding, scratch).backward(grads); }
+
 template <class T>
 void add_typed_shares(T* out, const void* sums, int64_t share, int64_t shares, int64_t width) {
   using R = typename Accumulator<T>::type;
@@ -126,8 +150,10 @@ void rotate(Type type, const Rows& x, const void* cosines, const void* sines, in
 
 }  // namespace
 
-const Level LAPLACIANFORMER_LEVEL = {pad,            scratch_bytes,   kernel_forward, kernel_backward, matmul_forward,
-                                     matmul_backward, add_shares,     inverse_bytes,  inverse,         column_moments,
-                                     scaled_differences, peak,        rotate};
+const Level LAPLACIANFORMER_LEVEL = {
+    pad,           scratch_bytes,  kernel_forward,    kernel_backward, matmul_forward, matmul_backward,
+    stored_forward, stored_transposed, stored_backward, folding_bytes,   fold,           unfold,
+    pool,          spread,         add_shares,        inverse_bytes,   inverse,        column_moments,
+    scaled_differences, peak,      rotate};
 
 }  // namespace laplacianformer

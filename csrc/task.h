@@ -34,6 +34,8 @@ struct Task {
   const void* start;                   // (batch, value_width): what the rows of a product begin with, or null for 0.
   Rows long_out, long_value_out;       // Gradient of the long features; product or gradient with a row a long row.
   void *short_sums, *short_value_sums; // (batch, splits, shorts, padded width or value_width): each item's share.
+  void* value_totals;                  // (batch, splits, padded value_width): the sum of each item's long values.
+  const float *slopes, *means;         // (batch, shorts): slope (k - mean) is what variances add to a gradient.
 
   int64_t items() const { return batch * splits; }
 };
@@ -47,6 +49,33 @@ struct Inverse {
   Rows w, grad, out;
 };
 
+// Places begin to end - 1 of a row or column of tokens: those of one cell. Cells overlap by one place where lengths
+// don't divide.
+struct Range {
+  int64_t begin, end;
+  Range(int64_t cell, int64_t cells, int64_t length)
+      : begin(cell * length / cells), end(((cell + 1) * length + cells - 1) / cells) {}
+  int64_t length() const { return end - begin; }
+  bool has(int64_t place) const { return begin <= place && place < end; }
+};
+
+// What the landmarks of one head stand for, and the whitening folded into it: see fold.h. Matrices are dense but `summed`.
+struct Folding {
+  int64_t landmarks, width;
+  float share, gain;
+  const float* inverse;  // (landmarks, landmarks); null where every token is a landmark and nothing is solved.
+  const float* factor;   // (landmarks), of the whitening; null for ones.
+  const float* summed;   // (landmarks, width), rows `stride` apart.
+  int64_t stride;
+  float *values, *folded, *mean;  // (landmarks, width) twice, and (width).
+};
+
+// The gradients of the same: of `folded` and `mean`, and what follows from them.
+struct Unfolding {
+  const float *d_folded, *d_mean;
+  float *d_summed, *d_inverse, *d_factor, *d_gain;
+};
+
 // The same functions, compiled once for each instruction set.
 struct Level {
   int64_t (*pad)(Type, int64_t width);  // To whole vectors.
@@ -56,6 +85,18 @@ struct Level {
   void (*kernel_backward)(const Task&, int64_t first, int64_t last, void* scratch);
   void (*matmul_forward)(const Task&, int64_t first, int64_t last, void* scratch);
   void (*matmul_backward)(const Task&, int64_t first, int64_t last, void* scratch);
+  // With a stored kernel: kernel @ short values; its transpose @ long values; the gradient of the first. float32.
+  void (*stored_forward)(const Task&, int64_t first, int64_t last, void* scratch);
+  void (*stored_transposed)(const Task&, int64_t first, int64_t last, void* scratch);
+  void (*stored_backward)(const Task&, int64_t first, int64_t last, void* scratch);
+  size_t (*folding_bytes)(const Folding&);
+  void (*fold)(const Folding&, void* scratch);
+  void (*unfold)(const Folding&, const Unfolding&, void* scratch);
+  // The mean of the tokens of a cell; the gradient of the tokens of one row, added to what is there. See pool.h.
+  void (*pool)(const float* tokens, int64_t stride, int64_t columns, const Range& y, const Range& x, int64_t width,
+               float* out);
+  void (*spread)(const float* cells, int64_t row, int64_t rows, int64_t columns, int64_t cell_rows, int64_t cell_columns,
+                 int64_t width, float* tokens);
   // out = the sum of `shares` rows of whole vectors that lie `share` numbers apart, in order.
   void (*add_shares)(Type, const void* sums, int64_t share, int64_t shares, int64_t width, void* out);
   size_t (*inverse_bytes)(const Inverse&);

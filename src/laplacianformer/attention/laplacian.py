@@ -126,44 +126,56 @@ class LaplacianAttention(GridAttention):
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
             if branch.can_run(q_bhnd, k_bhnd, v_bhnd, self.gain) and self.is_plain(size):
-                return self.mix_in_one_call(q_bhnd, k_bhnd, v_bhnd, size)
-            placed = self.place(q_bhnd, k_bhnd, size)
-            values_bhmd = self.landmark_values(placed, v_bhnd, size)
-            if not self.whitening.needs_kernel():
-                folded_bhmd = self.fold(values_bhmd, self.whitening.factor(None, self.cells(size)))
-                out_bhnd = self.kernel_matmul(placed.q, placed.km, folded_bhmd, x_rotation=placed.rotation)
-            else:
-                c_bhnm = self.kernel(placed.q, placed.km, x_rotation=placed.rotation)
-                folded_bhmd = self.fold(values_bhmd, self.whitening.factor(c_bhnm, self.cells(size)))
-                out_bhnd = c_bhnm @ folded_bhmd
-            return out_bhnd + values_bhmd.mean(-2, keepdim=True)
+                if self.whitening.needs_kernel():
+                    return self.mix_in_training(q_bhnd, k_bhnd, v_bhnd, size)
+                if not branch.wants_gradient(q_bhnd, k_bhnd, v_bhnd, self.gain):
+                    return self.mix_in_evaluation(q_bhnd, k_bhnd, v_bhnd, size)
+            return self.mix_one_by_one(q_bhnd, k_bhnd, v_bhnd, size)
+
+    def mix_one_by_one(
+        self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, *, update: bool = True
+    ) -> Tensor:
+        placed = self.place(q_bhnd, k_bhnd, size)
+        values_bhmd = self.landmark_values(placed, v_bhnd, size)
+        if not self.whitening.needs_kernel():
+            folded_bhmd = self.fold(values_bhmd, self.whitening.factor(None, self.cells(size)))
+            out_bhnd = self.kernel_matmul(placed.q, placed.km, folded_bhmd, x_rotation=placed.rotation)
+        else:
+            c_bhnm = self.kernel(placed.q, placed.km, x_rotation=placed.rotation)
+            folded_bhmd = self.fold(values_bhmd, self.whitening.factor(c_bhnm, self.cells(size), update=update))
+            out_bhnd = c_bhnm @ folded_bhmd
+        return out_bhnd + values_bhmd.mean(-2, keepdim=True)
 
     def is_plain(self, size: Size) -> bool:
-        """Whether `mix` is what `ops.branch` computes: evaluation of the default form, whatever its numbers."""
+        """Whether `mix` is what `ops.branch` computes: the default form, whatever its numbers."""
         default = (self.kernel_name, self.gram, self.solver) == ("laplacian", "keys", "newton_schulz")
-        folds = self.landmark_filter is None and not self.whitening.needs_kernel()
-        return default and folds and self.solves(size) and math.prod(self.cells(size)) <= branch.LARGEST
+        whitened = self.whitening.kind in ("running", None) and not (self.training and self.whitening.sync)
+        few = math.prod(self.cells(size)) <= branch.LARGEST
+        return default and whitened and few and self.landmark_filter is None
 
-    def mix_in_one_call(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+    def mix_in_evaluation(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+        variance = self.whitening.evaluated_variance(self.cells(size)) if self.whitening.kind else None
+        return branch.evaluated(q_bhnd, k_bhnd, v_bhnd, variance, self.branch_settings(q_bhnd, size))
+
+    def mix_in_training(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+        def again(*qkv: Tensor) -> Tensor:
+            return self.mix_one_by_one(*qkv, size, update=False)
+
+        out_bhnd, variance = branch.trained(q_bhnd, k_bhnd, v_bhnd, self.branch_settings(q_bhnd, size), again)
+        self.whitening.update(variance, self.cells(size))
+        return out_bhnd
+
+    def branch_settings(self, q_bhnd: Tensor, size: Size) -> branch.Settings:
         cells = self.cells(size)
-        factor = self.whitening.factor(None, cells)
-        gain = (
-            self.gain
-            if isinstance(self.gain, Tensor)
-            else torch.full((self.num_heads,), self.gain, device=q_bhnd.device)
-        )
-        return branch.branch(
-            q_bhnd,
-            k_bhnd,
-            v_bhnd,
+        return branch.Settings(
             rotation=cell_rotation(q_bhnd, size, size) if self.rope else None,
             cell_rotation=cell_rotation(q_bhnd, size, cells) if self.rope else None,
-            factor=None if factor is None else factor[..., 0].float(),
-            gain=gain.float(),
+            gain=self.gain,
             size=size,
             cells=cells,
             scale=self.scale,
             eps=self.eps,
+            variance_eps=self.whitening.eps,
             iterations=self.iterations,
         )
 

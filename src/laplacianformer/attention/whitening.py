@@ -62,10 +62,10 @@ class Whitening(nn.Module):
         if self.kind is None:
             return None
         if c_bhnm is None or (self.kind == "running" and not (self.training and c_bhnm.shape[0] > 0)):
-            variance = resize(self.running_var, cells).flatten(1)
+            variance = self.evaluated_variance(cells)
         elif self.kind == "running":
             variance = _variance_of_all(c_bhnm) if self.sync else column_variance(c_bhnm)
-            if update and not self.paused:
+            if update:
                 self.update(variance, cells)
         elif self.kind == "instance":
             # var warns about an empty batch; its sum is as empty.
@@ -75,8 +75,15 @@ class Whitening(nn.Module):
             return inverse_sqrt(centred.mT @ centred / centred.shape[-2], self.eps)
         return (variance + self.eps).rsqrt()[..., None]
 
+    def evaluated_variance(self, cells: tuple[int, int]) -> Tensor:
+        """The running average for a grid of landmarks, (heads, m)."""
+        return resize(self.running_var, cells).flatten(1)
+
     @torch.no_grad()
     def update(self, variance_hm: Tensor, cells: tuple[int, int]) -> None:
+        """Let a batch enter the running average, unless that is paused."""
+        if self.paused:
+            return
         old = self.running_var
         new = resize(variance_hm.unflatten(1, cells), (old.shape[1], old.shape[2])).to(old.dtype)
         self.num_batches_tracked.add_(1)

@@ -1,23 +1,54 @@
-"""The whole global branch in one call of the C++ backend, for evaluation: on small images, calls cost more than work.
+"""The whole global branch in one call of the C++ backend, and its gradient in another: on small images, calls cost more
+than work.
 
-No gradient, float32, and the default form of the attention only. Everything else takes the ops one by one.
+float32, and the default form of the attention only. Everything else takes the ops one by one.
 """
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from laplacianformer.ops import backend as backends
-from laplacianformer.ops.cpu_extension import dense, level, tables
+from laplacianformer.ops.cpu_extension import level, tables
 from laplacianformer.ops.newton_schulz.cpu import LARGEST as LARGEST
-from laplacianformer.ops.registered import unwatched, wants_gradient
+from laplacianformer.ops.registered import unwatched
+from laplacianformer.ops.registered import wants_gradient as wants_gradient
 
 Rotation = tuple[Tensor, Tensor]
+
+
+class Settings(NamedTuple):
+    """What the branch is given beside queries, keys and values.
+
+    `rotation` turns queries and keys, `cell_rotation` the pooled keys: (cos, sin), or None. `gain` is a number, or a tensor
+    of one a head. `size` and `cells` are the grids of tokens and landmarks: where they are the same, nothing is solved.
+    """
+
+    rotation: Rotation | None
+    cell_rotation: Rotation | None
+    gain: Tensor | float
+    size: tuple[int, int]
+    cells: tuple[int, int]
+    scale: float
+    eps: float
+    variance_eps: float
+    iterations: int
+
+    def turns(self) -> tuple[Tensor | None, ...]:
+        return (*tables(*(self.rotation or (None, None))), *tables(*(self.cell_rotation or (None, None))))
+
+    def gains(self) -> tuple[Tensor | None, float]:
+        return (self.gain.detach().float().contiguous(), 0.0) if isinstance(self.gain, Tensor) else (None, self.gain)
+
+    def numbers(self) -> tuple[int | float, ...]:
+        return (*self.size, *self.cells, self.scale, self.eps, self.variance_eps, self.iterations, level())
 
 
 def can_run(q: Tensor, k: Tensor, v: Tensor, gain: Tensor | float) -> bool:
     return (
         unwatched(q, k, v, gain)
-        and not wants_gradient(q, k, v, gain)
         and q.dtype == k.dtype == v.dtype == torch.float32
         and q.shape == k.shape == v.shape  # attention maps give other values
         and q.shape[0] > 0
@@ -25,36 +56,67 @@ def can_run(q: Tensor, k: Tensor, v: Tensor, gain: Tensor | float) -> bool:
     )
 
 
-def branch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    rotation: Rotation | None,
-    cell_rotation: Rotation | None,
-    factor: Tensor | None,
-    gain: Tensor,
-    size: tuple[int, int],
-    cells: tuple[int, int],
-    scale: float,
-    eps: float,
-    iterations: int,
-) -> Tensor:
+def evaluated(q: Tensor, k: Tensor, v: Tensor, variance: Tensor | None, settings: Settings) -> Tensor:
     """mean(L) + k(Q, Km) gain/m P D L, with L = (m/N) inv(k(Km, Km) + eps I) k(Km, K) V and Km the pooled keys.
 
     Args:
-        q, k, v: (B, heads, H * W, d), turned by `rotation` and, once pooled, by `cell_rotation`: (cos, sin).
-        factor: (heads, m) of the whitening, or None.
-        gain: (heads,).
-        size, cells: the grids of tokens and landmarks.
+        q, k, v: (B, heads, H * W, d), of which none wants a gradient.
+        variance: (heads, m), for D of the whitening, or None.
 
     Returns:
         (B, heads, H * W, d), with the layout of (B, H * W, heads, d).
     """
-    batch, heads, tokens, width = q.shape
-    out = q.new_empty(batch, tokens, heads, width).transpose(1, 2)
-    turned = (*tables(*(rotation or (None, None))), *tables(*(cell_rotation or (None, None))))
-    weights = (None if factor is None else factor.contiguous(), gain)
-    settings = (*size, *cells, scale, eps, iterations, level())
-    torch.ops.laplacianformer_cpu.branch(*dense(q, k, v), *turned, *weights, out, *settings)
+    if variance is not None:
+        variance = variance.float().contiguous()
+    out: Tensor = torch.ops.laplacianformer_cpu.branch(
+        q, k, v, *settings.turns(), variance, *settings.gains(), *settings.numbers()
+    )
     return out
+
+
+def trained(
+    q: Tensor, k: Tensor, v: Tensor, settings: Settings, one_by_one: Callable[..., Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The same, with D from the variance of the kernel's columns over batch and queries, which is returned too.
+
+    Args:
+        one_by_one: the result from q, k, v by ops that everyone can look into, for the gradients of those who do.
+    """
+    gain = settings.gain if isinstance(settings.gain, Tensor) else None
+    out, variance = _Trained.apply(q, k, v, gain, settings, one_by_one)
+    return out, variance
+
+
+class _Trained(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, gain: Tensor | None, settings: Settings, one_by_one: Any
+    ) -> tuple[Tensor, Tensor]:
+        turns, gains, numbers = settings.turns(), settings.gains(), settings.numbers()
+        out, *rest = torch.ops.laplacianformer_cpu.branch_forward(q, k, v, *turns, *gains, *numbers)
+        ctx.save_for_backward(q, k, v, *rest, *turns, gains[0], gain)
+        ctx.settings = (gains[1], *numbers)
+        ctx.one_by_one = one_by_one
+        variance = rest[1]
+        ctx.mark_non_differentiable(variance)
+        ctx.set_materialize_grads(False)
+        return out, variance
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        *saved, gain = ctx.saved_tensors
+        if torch.is_grad_enabled() or not unwatched(grad):  # second derivatives, batched gradients, someone looking on
+            return (*_by_ops(ctx.one_by_one, saved[:3], gain, grad), None, None)
+        dq, dk, dv, of_heads = torch.ops.laplacianformer_cpu.branch_backward(grad, *saved, *ctx.settings)
+        return dq, dk, dv, None if gain is None else of_heads.to(gain.dtype), None, None
+
+
+def _by_ops(one_by_one: Callable[..., Tensor], inputs: list[Tensor], gain: Tensor | None, grad: Tensor) -> Any:
+    further = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Of their own: queries and keys may be one tensor.
+        leaves = [t.view_as(t) if further and t.requires_grad else t.detach().requires_grad_() for t in inputs]
+        out = one_by_one(*leaves)
+        wanted = [*leaves, gain] if gain is not None and gain.requires_grad else leaves
+        grads = torch.autograd.grad(out, wanted, grad, create_graph=further)
+    return grads if len(grads) == 4 else (*grads, None)
