@@ -1,5 +1,6 @@
 // The global branch of the attention, in one call for evaluation and in one a direction for training: for small images
-// the calls of its parts take as long as their work. float32; the parts are those of extension.cpp.
+// the calls of its parts take as long as their work. Everything but the tokens is float32, and in training they are too;
+// the parts are those of extension.cpp.
 #pragma once
 
 namespace laplacianformer {
@@ -33,22 +34,29 @@ struct Gain {
   float operator()(int64_t head) const { return of_heads ? floats(*of_heads)[head] : static_cast<float>(number); }
 };
 
+constexpr auto kFloat = torch::headeronly::ScalarType::Float;
+
+Tensor new_floats(const Tensor& like, std::initializer_list<int64_t> shape) {
+  return new_empty(like, std::vector<int64_t>(shape), kFloat);
+}
+
 // The keys averaged over each cell, turned to their places.
 Tensor place_landmarks(const Branch& b, const Tensor& k, const Turns& turns) {
   const int64_t m = b.landmarks(), d = k.size(3);
   if (!b.solves() && !turns.cosines) return k;
-  const Tensor landmarks = new_empty(k, {k.size(0), k.size(1), m, d});
+  const Tensor landmarks = new_floats(k, {k.size(0), k.size(1), m, d});
   if (!b.solves()) {
     rotate(k, *turns.cosines, *turns.sines, landmarks, b.which);
     return landmarks;
   }
   Views views;
   const Rows from = views(k);
-  const int64_t work = 1 + b.tokens() / m * d;
+  const Type type = type_of(k);
+  const int64_t work = 1 + b.tokens() / m * d, bytes = stored_bytes(type);
   torch::stable::parallel_for(0, k.size(0) * k.size(1) * m, 1 + kGrain / work, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t cell = i % m;
-      b.level().pool(static_cast<const float*>(from.data) + from.offsets[i / m], from.stride, b.width,
+      b.level().pool(type, static_cast<const char*>(from.data) + from.offsets[i / m] * bytes, from.stride, b.width,
                      Range(cell / b.columns, b.rows, b.height), Range(cell % b.columns, b.columns, b.width), d,
                      floats(landmarks) + i * d);
     }
@@ -71,11 +79,14 @@ struct Solved {
 };
 
 Solved solve(const Branch& b, const Tensor& k, const Tensor& v, const Turns& turns) {
+  if (!b.solves()) {
+    const Tensor none = new_floats(k, {0});
+    return {place_landmarks(b, to(k, kFloat), turns), none, none, to(v, kFloat)};
+  }
   const Tensor landmarks = place_landmarks(b, k, turns);
-  if (!b.solves()) return {landmarks, new_empty(k, {0}), new_empty(k, {0}), v};
   const int64_t batch = k.size(0), heads = k.size(1), m = b.landmarks();
-  const Tensor w = new_empty(k, {batch, heads, m, m}), inverse = new_empty(k, {batch, heads, m, m});
-  const Tensor summed = new_empty(k, {batch, heads, m, v.size(3)});
+  const Tensor w = new_floats(k, {batch, heads, m, m}), inverse = new_floats(k, {batch, heads, m, m});
+  const Tensor summed = new_floats(k, {batch, heads, m, v.size(3)});
   write_kernel(landmarks, landmarks, std::nullopt, std::nullopt, w, b.scale, b.which);
   inverse_forward(w, inverse, b.iterations, b.eps, true, b.which);
   product(landmarks, k, v, turns.cosines, turns.sines, summed, nullptr, b.scale, b.which);
@@ -105,6 +116,8 @@ void each_folding(const Branch& b, const Tensor& inverse, const Tensor& summed, 
 
 // q, k, v: (batch, heads, tokens, width). variance: (heads, cells) of the whitening, or none. Returns the same shape, with
 // the layout of (batch, tokens, heads, width).
+//
+// Tokens may be bfloat16 or float16, as under autocast: they are widened as they are read.
 Tensor branch(Tensor given_q, Tensor given_k, Tensor given_v, Angles cosines, Angles sines, Angles cell_cosines,
               Angles cell_sines, std::optional<Tensor> variance, std::optional<Tensor> gains, double gain, int64_t height,
               int64_t width, int64_t rows, int64_t columns, double scale, double eps, double variance_eps,
@@ -113,7 +126,7 @@ Tensor branch(Tensor given_q, Tensor given_k, Tensor given_v, Angles cosines, An
   const Tensor q = dense(given_q), k = dense(given_k), v = dense(given_v);
   const int64_t batch = q.size(0), heads = q.size(1), m = b.landmarks(), d = q.size(3);
   const Solved solved = solve(b, k, v, {cosines, sines, cell_cosines, cell_sines});
-  const Tensor folded = new_empty(q, {batch, heads, m, d}), mean = new_empty(q, {batch, heads, d});
+  const Tensor folded = new_floats(q, {batch, heads, m, d}), mean = new_floats(q, {batch, heads, d});
   const std::vector<float> factors = variance ? factors_of(*variance, variance_eps) : std::vector<float>();
   each_folding(b, solved.inverse, solved.summed, variance ? factors.data() : nullptr, {gain, gains},
                [&](int64_t i, Folding& folding, void* scratch) {

@@ -121,10 +121,11 @@ Task make_task(const Level& level, const Tensor& x, const Tensor& y, int64_t val
   task.cosines = cosines ? cosines->data_ptr() : nullptr;
   task.sines = sines ? sines->data_ptr() : nullptr;
   const int64_t rows = x.size(x.dim() - 2), columns = y.size(y.dim() - 2);
-  task.type = type_of(x);
   task.batch = 1;
   for (int64_t i = 0; i < x.dim() - 2; ++i) task.batch *= x.size(i);
   task.long_is_row = rows >= columns;
+  task.type = type_of(task.long_is_row ? x : y);
+  task.short_type = type_of(task.long_is_row ? y : x);
   task.longs = task.long_is_row ? rows : columns;
   task.shorts = task.long_is_row ? columns : rows;
   task.width = x.size(x.dim() - 1);
@@ -179,14 +180,15 @@ void run(const Level& level, Step step, const Task& task) {
 // Adds the shares of the items, in order, into `out`, whose matrices are dense.
 void add_shares(const Level& level, const Task& task, const void* sums, int64_t width, int64_t stride,
                 const Tensor& out) {
-  const int64_t size = task.type == Type::float64 ? 8 : 4, stored = stored_bytes(task.type);
+  const Type type = type_of(out);
+  const int64_t size = task.type == Type::float64 ? 8 : 4, stored = stored_bytes(type);
   char* to = static_cast<char*>(out.data_ptr());
   const int64_t grain = 1 + kGrain / (1 + width * task.splits);
   torch::stable::parallel_for(0, task.batch * task.shorts, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t matrix = row / task.shorts, first = matrix * task.splits * task.shorts + row % task.shorts;
-      level.add_shares(task.type, static_cast<const char*>(sums) + first * stride * size, task.shorts * stride,
-                       task.splits, width, to + row * width * stored);
+      level.add_shares(type, static_cast<const char*>(sums) + first * stride * size, task.shorts * stride, task.splits,
+                       width, to + row * width * stored);
     }
   });
 }

@@ -137,14 +137,20 @@ struct Item {
       const int64_t count = smaller(kChunk, task.shorts - s);
       new_shorts = shorts_of != matrix || task.shorts > kChunk;
       if (new_shorts) {
-        copy_rows<R>(row_of<const T>(task.shorts_in, matrix, s), task.shorts_in.stride, count, task.width,
-                     buffers.shorts, wide);
+        copy_shorts(task.shorts_in, s, count, task.width, buffers.shorts, wide);
         if (task.short_values.data)
-          copy_rows<R>(row_of<const T>(task.short_values, matrix, s), task.short_values.stride, count,
-                       task.value_width, buffers.short_rows, values);
+          copy_shorts(task.short_values, s, count, task.value_width, buffers.short_rows, values);
         shorts_of = matrix;
       }
       f(s, count);
+    }
+  }
+
+  void copy_shorts(const Rows& rows, int64_t s, int64_t count, int64_t width, R* to, int64_t padded) {
+    if (task.short_type == task.type) {
+      copy_rows<R>(row_of<const T>(rows, matrix, s), rows.stride, count, width, to, padded);
+    } else {
+      copy_rows<R>(row_of<const float>(rows, matrix, s), rows.stride, count, width, to, padded);
     }
   }
 

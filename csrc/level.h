@@ -94,6 +94,18 @@ void stored_backward(const Task& task, int64_t first, int64_t last, void* scratc
   for (int64_t i = first; i < last; ++i) item.go_to(i), item.backward();
 }
 
+void pool(Type type, const void* tokens, int64_t stride, int64_t columns, const Range& y, const Range& x, int64_t width,
+          float* out) {
+  switch (type) {
+    case Type::bfloat16:
+      return pool_typed(static_cast<const BFloat16*>(tokens), stride, columns, y, x, width, out);
+    case Type::float16:
+      return pool_typed(static_cast<const Float16*>(tokens), stride, columns, y, x, width, out);
+    default:
+      return pool_typed(static_cast<const float*>(tokens), stride, columns, y, x, width, out);
+  }
+}
+
 size_t folding_bytes(const Folding& folding) { return Folder(folding, nullptr).bytes(); }
 
 void fold(const Folding& folding, void* scratch) { Folder(folding, scratch).forward(); }

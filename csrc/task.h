@@ -19,7 +19,7 @@ struct Rows {
 };
 
 struct Task {
-  Type type;
+  Type type, short_type;  // Of the long side and of kernel matrices; of the short side: the same, or float32.
   int64_t batch, longs, shorts, width, value_width;
   double scale;
   // The long side is cut into `splits` ranges of `split_rows`, from the shape alone and never from the number
@@ -93,7 +93,7 @@ struct Level {
   void (*fold)(const Folding&, void* scratch);
   void (*unfold)(const Folding&, const Unfolding&, void* scratch);
   // The mean of the tokens of a cell; the gradient of the tokens of one row, added to what is there. See pool.h.
-  void (*pool)(const float* tokens, int64_t stride, int64_t columns, const Range& y, const Range& x, int64_t width,
+  void (*pool)(Type, const void* tokens, int64_t stride, int64_t columns, const Range& y, const Range& x, int64_t width,
                float* out);
   void (*spread)(const float* cells, int64_t row, int64_t rows, int64_t columns, int64_t cell_rows, int64_t cell_columns,
                  int64_t width, float* tokens);

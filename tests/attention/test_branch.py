@@ -114,7 +114,7 @@ def test_training_is_as_exact_as_one_by_one(
     exact = step(attention, qkv.double(), size, grad, "mix_one_by_one")
     assert calls == ["trained"]
     for name, expected in exact.items():
-        # Where a feature of a query and of a landmark nearly agree, rounding may turn its sign: few numbers differ then.
+        # Where features of a query and of a landmark nearly agree, rounding may turn the sign: few numbers differ then.
         largest = expected.abs().max()
         error, allowed = ((found[name] - expected).abs().flatten() for found in (together, one_by_one))
         far = error > 1e-4 * largest
@@ -311,6 +311,23 @@ def test_under_autocast(calls: list[str]) -> None:
             rounded = attention(tokens, (10, 10))
     assert calls == ["evaluated"] * 2
     torch.testing.assert_close(rounded.float(), exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("level", cpu_extension.levels() if backends()["cpu"] is None else ())
+@pytest.mark.parametrize("size", [(20, 13), (9, 8), (7, 7)])
+@pytest.mark.parametrize("rope", [False, True])
+def test_short_numbers_are_widened_as_they_are_read(
+    dtype: torch.dtype, level: str, size: tuple[int, int], rope: bool, calls: list[str], poisoned: None
+) -> None:
+    """Nothing but the result is rounded to them."""
+    attention, qkv = layer(rope=rope), random_projection(size).to(dtype)
+    with torch.inference_mode(), cpu_extension.use_level(level):
+        short = attention.mix(*qkv, size)
+        wide = attention.mix(*qkv.float(), size)
+    assert calls == ["evaluated"] * 2
+    assert short.dtype == dtype
+    assert torch.equal(short, wide.to(dtype))
 
 
 def test_a_dead_token_stays_seen() -> None:

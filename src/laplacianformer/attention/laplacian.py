@@ -11,6 +11,7 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channel
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -124,13 +125,13 @@ class LaplacianAttention(GridAttention):
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
+            together = branch.can_run(q_bhnd, k_bhnd, v_bhnd, self.gain) and self.is_plain(size)
+            training = self.whitening.needs_kernel()
+            if together and not training and not branch.wants_gradient(q_bhnd, k_bhnd, v_bhnd, self.gain):
+                return self.mix_in_evaluation(q_bhnd, k_bhnd, v_bhnd, size)
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            if branch.can_run(q_bhnd, k_bhnd, v_bhnd, self.gain) and self.is_plain(size):
-                if self.whitening.needs_kernel():
-                    return self.mix_in_training(q_bhnd, k_bhnd, v_bhnd, size)
-                if not branch.wants_gradient(q_bhnd, k_bhnd, v_bhnd, self.gain):
-                    return self.mix_in_evaluation(q_bhnd, k_bhnd, v_bhnd, size)
-            return self.mix_one_by_one(q_bhnd, k_bhnd, v_bhnd, size)
+            mix = self.mix_in_training if together and training else self.mix_one_by_one
+            return mix(q_bhnd, k_bhnd, v_bhnd, size)
 
     def mix_one_by_one(
         self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, *, update: bool = True
@@ -158,10 +159,8 @@ class LaplacianAttention(GridAttention):
         return branch.evaluated(q_bhnd, k_bhnd, v_bhnd, variance, self.branch_settings(q_bhnd, size))
 
     def mix_in_training(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
-        def again(*qkv: Tensor) -> Tensor:
-            return self.mix_one_by_one(*qkv, size, update=False)
-
-        out_bhnd, variance = branch.trained(q_bhnd, k_bhnd, v_bhnd, self.branch_settings(q_bhnd, size), again)
+        one_by_one = partial(self.mix_one_by_one, size=size, update=False)
+        out_bhnd, variance = branch.trained(q_bhnd, k_bhnd, v_bhnd, self.branch_settings(q_bhnd, size), one_by_one)
         self.whitening.update(variance, self.cells(size))
         return out_bhnd
 

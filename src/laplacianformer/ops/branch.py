@@ -1,7 +1,8 @@
 """The whole global branch in one call of the C++ backend, and its gradient in another: on small images, calls cost more
 than work.
 
-float32, and the default form of the attention only. Everything else takes the ops one by one.
+The default form of the attention only; everything else takes the ops one by one. Numbers are float32; in evaluation
+tokens may also be bfloat16 or float16, which is what autocast makes of them, and are widened as they are read.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,9 @@ Rotation = tuple[Tensor, Tensor]
 class Settings(NamedTuple):
     """What the branch is given beside queries, keys and values.
 
-    `rotation` turns queries and keys, `cell_rotation` the pooled keys: (cos, sin), or None. `gain` is a number, or a tensor
-    of one a head. `size` and `cells` are the grids of tokens and landmarks: where they are the same, nothing is solved.
+    `rotation` turns queries and keys, `cell_rotation` the pooled keys: (cos, sin), or None. `gain` is a number, or a
+    tensor of one a head. `size` and `cells` are the grids of tokens and landmarks: where they are the same, nothing is
+    solved.
     """
 
     rotation: Rotation | None
@@ -49,7 +51,7 @@ class Settings(NamedTuple):
 def can_run(q: Tensor, k: Tensor, v: Tensor, gain: Tensor | float) -> bool:
     return (
         unwatched(q, k, v, gain)
-        and q.dtype == k.dtype == v.dtype == torch.float32
+        and q.dtype == k.dtype == v.dtype != torch.float64
         and q.shape == k.shape == v.shape  # attention maps give other values
         and q.shape[0] > 0
         and backends.chosen("laplacian_matmul", backends.requested(None), (q, k)) == "cpu"
@@ -64,7 +66,7 @@ def evaluated(q: Tensor, k: Tensor, v: Tensor, variance: Tensor | None, settings
         variance: (heads, m), for D of the whitening, or None.
 
     Returns:
-        (B, heads, H * W, d), with the layout of (B, H * W, heads, d).
+        (B, heads, H * W, d) in the dtype of q, with the layout of (B, H * W, heads, d).
     """
     if variance is not None:
         variance = variance.float().contiguous()
@@ -80,6 +82,7 @@ def trained(
     """The same, with D from the variance of the kernel's columns over batch and queries, which is returned too.
 
     Args:
+        q, k, v: float32.
         one_by_one: the result from q, k, v by ops that everyone can look into, for the gradients of those who do.
     """
     gain = settings.gain if isinstance(settings.gain, Tensor) else None
