@@ -283,7 +283,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
     return {dq, dk, d_summed, of_heads};
   }
   const Tensor dw = new_empty(q, {batch, heads, m, m});
-  inverse_backward(d_inverse, w, dw, iterations, eps, true, which);
+  invert_back(d_inverse, w, dw, iterations, eps, true, true, which);
   const auto [dx, dy] = kernel_backward(dw, landmarks, landmarks, w, std::nullopt, std::nullopt, scale, which);
   const auto [dm, dk, dv] = matmul_backward(d_summed, landmarks, k, v, cosines, sines, scale, which);
   for (const Tensor& part : {dx, dy, dm}) add_to(part, d_landmarks);

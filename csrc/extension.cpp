@@ -318,14 +318,20 @@ void inverse_forward(Tensor w, Tensor out, int64_t iterations, double eps, bool 
   invert(task, w, out, views, level_of(which));
 }
 
-void inverse_backward(Tensor grad, Tensor w, Tensor out, int64_t iterations, double eps, bool identity, int64_t which) {
+void invert_back(const Tensor& grad, const Tensor& w, const Tensor& out, int64_t iterations, double eps, bool identity,
+                 bool symmetric, int64_t which) {
   Views views;
   Inverse task{};
   task.iterations = iterations;
   task.eps = eps;
   task.identity = identity;
+  task.symmetric = symmetric;
   task.grad = views(grad);
   invert(task, w, out, views, level_of(which));
+}
+
+void inverse_backward(Tensor grad, Tensor w, Tensor out, int64_t iterations, double eps, bool identity, int64_t which) {
+  invert_back(grad, w, out, iterations, eps, identity, false, which);
 }
 
 // Rows that are summed by themselves; then these sums are put together in order.

@@ -43,7 +43,9 @@ class Inverter {
     for (int64_t k = 1; k + 1 < task_.iterations; ++k) step(iterate(k), iterate(k + 1));
     read(task_.grad, matrix, grad_, 1);
     clear(sum_);
-    for (int64_t k = task_.iterations - 1; k >= 0; --k) step_back(iterate(k));
+    if (task_.symmetric) symmetrize(grad_, R(0.5));
+    for (int64_t k = task_.iterations - 1; k >= 0; --k)
+      task_.symmetric ? step_back_symmetric(iterate(k)) : step_back(iterate(k));
     start_back();
     write(sum_, matrix);
   }
@@ -122,6 +124,24 @@ class Inverter {
     transpose_to(negative_, transposed_);
     multiply(right_, transposed_, grad_);
     multiply(transposed_, left_, grad_);
+  }
+
+  // The same for symmetric A, X and G.
+  void step_back_symmetric(const R* x) {
+    for (R* matrix : {left_, right_, work_}) clear(matrix);
+    multiply(x, grad_, left_);
+    multiply(left_, x, work_);
+    multiply(negative_, left_, right_);
+    for (int64_t i = 0; i < numbers(); ++i) sum_[i] -= work_[i];
+    symmetrize(right_, R(1));
+    for (int64_t i = 0; i < numbers(); ++i) grad_[i] = 2 * grad_[i] + right_[i];
+  }
+
+  // factor (x + x'), in place.
+  void symmetrize(R* x, R factor) {
+    for (int64_t i = 0; i < size_; ++i)
+      for (int64_t j = 0; j <= i; ++j)
+        x[i * stride_ + j] = x[j * stride_ + i] = factor * (x[i * stride_ + j] + x[j * stride_ + i]);
   }
 
   // Adds the gradient of A through the first iterate, whose own is in grad_.

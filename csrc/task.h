@@ -46,6 +46,8 @@ struct Inverse {
   int64_t size, iterations;
   double eps;
   bool identity;  // The start: a multiple of the identity, or of the transpose.
+  // Whether w is symmetric and its gradient is only used together with its transpose: two products in five are spared.
+  bool symmetric;
   Rows w, grad, out;
 };
 

@@ -10,7 +10,7 @@ import torch
 
 def provenance(device: str = "cpu", threads: int | None = None) -> dict[str, str]:
     """`threads`: of what was measured, where that is not this process."""
-    cpu = f"{_processor()}, {threads or torch.get_num_threads()} threads"
+    cpu = f"{_processor()} ({torch.backends.cpu.get_cpu_capability()}), {threads or torch.get_num_threads()} threads"
     return {
         "commit": commit(),
         "machine": cpu if device == "cpu" else torch.cuda.get_device_name(),
