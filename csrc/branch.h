@@ -46,7 +46,7 @@ Tensor place_landmarks(const Branch& b, const Tensor& k, const Turns& turns) {
   if (!b.solves() && !turns.cosines) return k;
   const Tensor landmarks = new_floats(k, {k.size(0), k.size(1), m, d});
   if (!b.solves()) {
-    rotate(k, *turns.cosines, *turns.sines, landmarks, b.which);
+    turn(k, *turns.cosines, *turns.sines, 1, landmarks, b.which);
     return landmarks;
   }
   Views views;
@@ -61,7 +61,7 @@ Tensor place_landmarks(const Branch& b, const Tensor& k, const Turns& turns) {
                      floats(landmarks) + i * d);
     }
   });
-  if (turns.cell_cosines) rotate(landmarks, *turns.cell_cosines, *turns.cell_sines, landmarks, b.which);
+  if (turns.cell_cosines) turn(landmarks, *turns.cell_cosines, *turns.cell_sines, 1, landmarks, b.which);
   return landmarks;
 }
 
@@ -141,7 +141,7 @@ Tensor branch(Tensor given_q, Tensor given_k, Tensor given_v, Angles cosines, An
 
 // The same in training, whitened by the variance of the kernel itself. Returns the result, the mean and the variance of
 // the kernel's columns, (heads, cells), and what the gradient needs: the kernel, landmarks, w, inverse, summed, values,
-// folded. Without anything to solve w and inverse are empty, and `summed` is v.
+// folded. Those that are not needed, or are an input, are empty.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> branch_forward(
     Tensor given_q, Tensor given_k, Tensor given_v, Angles cosines, Angles sines, Angles cell_cosines, Angles cell_sines,
     std::optional<Tensor> gains, double gain, int64_t height, int64_t width, int64_t rows, int64_t columns, double scale,
@@ -155,11 +155,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
   const Tensor mean = new_empty(q, {heads, m}), variance = new_empty(q, {heads, m});
   variance_forward(kernel, mean, variance, which);
   const std::vector<float> factors = factors_of(variance, variance_eps);
-  const Tensor values = new_empty(q, {batch, heads, m, d}), folded = new_empty(q, {batch, heads, m, d});
+  const Tensor folded = new_empty(q, {batch, heads, m, d}), none = new_empty(q, {0});
+  const Tensor values = b.solves() ? new_empty(q, {batch, heads, m, d}) : none;
   const Tensor start = new_empty(q, {batch, heads, d});
   each_folding(b, solved.inverse, solved.summed, factors.data(), {gain, gains},
                [&](int64_t i, Folding& folding, void* scratch) {
-                 folding.values = floats(values) + i * m * d;
+                 folding.values = b.solves() ? floats(values) + i * m * d : nullptr;
                  folding.folded = floats(folded) + i * m * d;
                  folding.mean = floats(start) + i * d;
                  b.level().fold(folding, scratch);
@@ -172,7 +173,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
   task.long_value_out = views(out);
   task.start = start.data_ptr();
   run(b.level(), b.level().stored_forward, task);
-  return {out, mean, variance, kernel, solved.landmarks, solved.w, solved.inverse, solved.summed, values, folded};
+  const bool own = b.solves() || cosines;  // Or the landmarks are the keys themselves.
+  return {out,     mean,          variance,      kernel, own ? solved.landmarks : none,
+          solved.w, solved.inverse, b.solves() ? solved.summed : none, values, folded};
 }
 
 // The gradient of the keys from that of their landmarks, added to what is there: turned back, and spread over the cells.
@@ -180,17 +183,7 @@ void unplace_landmarks(const Branch& b, const Tensor& d_landmarks, const Turns& 
   const int64_t m = b.landmarks(), d = dk.size(3), matrices = dk.size(0) * dk.size(1);
   const Angles& cosines = b.solves() ? turns.cell_cosines : turns.cosines;
   const Angles& sines = b.solves() ? turns.cell_sines : turns.sines;
-  if (cosines) {
-    for (int64_t row = 0; row < matrices * m; ++row) {
-      const float *c = floats(*cosines) + row % m * (d / 2), *s = floats(*sines) + row % m * (d / 2);
-      float *low = floats(d_landmarks) + row * d, *high = low + d / 2;
-      for (int64_t k = 0; k < d / 2; ++k) {
-        const float x = low[k], y = high[k];
-        low[k] = x * c[k] + y * s[k];
-        high[k] = y * c[k] - x * s[k];
-      }
-    }
-  }
+  if (cosines) turn(d_landmarks, *cosines, *sines, -1, d_landmarks, b.which);
   const int64_t work = 1 + b.width * d;
   torch::stable::parallel_for(0, matrices * b.height, 1 + kGrain / work, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
@@ -199,20 +192,33 @@ void unplace_landmarks(const Branch& b, const Tensor& d_landmarks, const Turns& 
   });
 }
 
-// to += from
-void add_to(const Tensor& from, const Tensor& to) {
-  for (int64_t i = 0; i < to.numel(); ++i) floats(to)[i] += floats(from)[i];
+// sum += term, both dense and small.
+void accumulate(const Tensor& term, const Tensor& sum) {
+  for (int64_t i = 0; i < sum.numel(); ++i) floats(sum)[i] += floats(term)[i];
+}
+
+// What was kept for the gradient, as it was: whoever stored it meanwhile may have changed its layout.
+Tensor kept(const Tensor& tensor) {
+  if (type_of(tensor) != Type::float32) throw std::invalid_argument("what is kept for the gradient must stay float32");
+  return tensor.is_contiguous() ? tensor : contiguous(tensor);
 }
 
 // The gradients of q, k, v and of the gain of each head.
 std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
-    Tensor given_grad, Tensor given_q, Tensor given_k, Tensor given_v, Tensor mean, Tensor variance, Tensor kernel,
-    Tensor landmarks, Tensor w, Tensor inverse, Tensor summed, Tensor values, Tensor folded, Angles cosines, Angles sines,
-    Angles cell_cosines, Angles cell_sines, std::optional<Tensor> gains, double gain, int64_t height, int64_t width,
+    Tensor given_grad, Tensor given_q, Tensor given_k, Tensor given_v, Tensor kept_mean, Tensor kept_variance,
+    Tensor kept_kernel, Tensor kept_landmarks, Tensor kept_w, Tensor kept_inverse, Tensor kept_summed, Tensor kept_values,
+    Tensor kept_folded, Angles kept_cosines, Angles kept_sines, Angles kept_cell_cosines, Angles kept_cell_sines,
+    std::optional<Tensor> kept_gains, double gain, int64_t height, int64_t width,
     int64_t rows, int64_t columns, double scale, double eps, double variance_eps, int64_t iterations, int64_t which) {
   const Branch b{height, width, rows, columns, scale, eps, iterations, which};
   const Level& level = b.level();
   const Tensor grad = dense(given_grad), q = dense(given_q), k = dense(given_k), v = dense(given_v);
+  const Tensor mean = kept(kept_mean), variance = kept(kept_variance), kernel = kept(kept_kernel), w = kept(kept_w);
+  const Tensor landmarks = kept_landmarks.numel() > 0 ? kept(kept_landmarks) : k, inverse = kept(kept_inverse);
+  const Tensor summed = b.solves() ? kept(kept_summed) : v, values = kept(kept_values), folded = kept(kept_folded);
+  const auto table = [](const Angles& angles) { return angles ? Angles(kept(*angles)) : std::nullopt; };
+  const Angles cosines = table(kept_cosines), sines = table(kept_sines), gains = table(kept_gains);
+  const Angles cell_cosines = table(kept_cell_cosines), cell_sines = table(kept_cell_sines);
   const int64_t batch = q.size(0), heads = q.size(1), m = b.landmarks(), d = q.size(3), matrices = batch * heads;
 
   // Of what the kernel is multiplied with, and of the mean that is added to each row.
@@ -238,7 +244,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
   const std::vector<float> factors = factors_of(variance, variance_eps);
   std::vector<float> d_factor(matrices * m), d_gain(matrices);
   each_folding(b, inverse, summed, factors.data(), {gain, gains}, [&](int64_t i, Folding& folding, void* scratch) {
-    folding.values = floats(values) + i * m * d;
+    folding.values = b.solves() ? floats(values) + i * m * d : nullptr;
     const Unfolding grads{floats(d_folded) + i * m * d,
                           d_mean.data() + i * value_stride,
                           floats(d_summed) + i * m * d,
@@ -286,7 +292,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
   invert_back(d_inverse, w, dw, iterations, eps, true, true, which);
   const auto [dx, dy] = kernel_backward(dw, landmarks, landmarks, w, std::nullopt, std::nullopt, scale, which);
   const auto [dm, dk, dv] = matmul_backward(d_summed, landmarks, k, v, cosines, sines, scale, which);
-  for (const Tensor& part : {dx, dy, dm}) add_to(part, d_landmarks);
+  for (const Tensor& part : {dx, dy, dm}) accumulate(part, d_landmarks);
   unplace_landmarks(b, d_landmarks, turns, dk);
   return {dq, dk, dv, of_heads};
 }

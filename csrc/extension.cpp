@@ -1,6 +1,6 @@
 // The ops of the `cpu` backend: which side is long, how the work is cut, and torch's threads. The Python side has
-// broadcast the batch. The kernel, the product and their gradients make the last dimension of each input dense and
-// allocate their outputs: a few calls less of Python, which is slow when a kernel has just filled the caches. For the
+// broadcast the batch. The kernel, the product, their gradients and the branch make the last dimension of each input dense
+// and allocate their outputs: a few calls less of Python, which is slow when a kernel has just filled the caches. For the
 // other ops, the Python side has done both.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -16,6 +16,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -60,8 +61,10 @@ Type type_of(const Tensor& tensor) {
       return Type::bfloat16;
     case torch::headeronly::ScalarType::Half:
       return Type::float16;
-    default:
+    case torch::headeronly::ScalarType::Float:
       return Type::float32;
+    default:
+      throw std::invalid_argument("the C++ kernels take float32, float64, bfloat16 and float16");
   }
 }
 
@@ -414,15 +417,20 @@ void variance_backward(Tensor x, Tensor mean, Tensor factor, Tensor out, int64_t
   });
 }
 
-void rotate(Tensor x, Tensor cosines, Tensor sines, Tensor out, int64_t which) {
+void turn(const Tensor& x, const Tensor& cosines, const Tensor& sines, int direction, const Tensor& out, int64_t which) {
   const Level& level = level_of(which);
   Views views;
   const Rows from = views(x);
   const int64_t rows = x.size(x.dim() - 2), half = x.size(x.dim() - 1) / 2;
   if (out.numel() == 0) return;
   torch::stable::parallel_for(0, out.numel() / (2 * half), 1 + kGrain / (2 * half), [&](int64_t begin, int64_t end) {
-    level.rotate(type_of(x), from, cosines.data_ptr(), sines.data_ptr(), rows, half, begin, end, out.data_ptr());
+    level.rotate(type_of(x), from, cosines.data_ptr(), sines.data_ptr(), direction, rows, half, begin, end,
+                 out.data_ptr());
   });
+}
+
+void rotate(Tensor x, Tensor cosines, Tensor sines, Tensor out, int64_t which) {
+  turn(x, cosines, sines, 1, out, which);
 }
 
 // Runs the register-only loop on each of torch's threads; returns the elements of all of them.

@@ -52,7 +52,8 @@ class Folder {
   // With e_j the dot product of L_j and of the gradient of F, centred: d factor = gain/m e, d gain = sum factor/m e.
   void backward(const Unfolding& u) {
     copy_rows<float>(u.d_folded, f_.width, m_, f_.width, grads_, wide_);
-    copy_rows<float>(f_.values, f_.width, m_, f_.width, values_, wide_);
+    const bool solved = f_.inverse != nullptr;
+    copy_rows<float>(solved ? f_.values : f_.summed, solved ? f_.width : f_.stride, m_, f_.width, values_, wide_);
     clear(centre_, wide_);
     for (int64_t j = 0; j < m_; ++j)
       for (int64_t k = 0; k < wide_; ++k) centre_[k] += grads_[j * wide_ + k];
@@ -74,7 +75,7 @@ class Folder {
       d_gain += factor(j) * mean * e;
     }
     *u.d_gain = d_gain;
-    if (f_.inverse) {
+    if (solved) {
       unsolve(u);
     } else {
       write(grads_, wide_, f_.width, 1.0f, u.d_summed);

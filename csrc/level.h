@@ -79,31 +79,32 @@ void matmul_backward(const Task& task, int64_t first, int64_t last, void* scratc
   });
 }
 
-void stored_forward(const Task& task, int64_t first, int64_t last, void* scratch) {
+template <class M>
+INLINE void each_stored(const Task& task, int64_t first, int64_t last, void* scratch, M method) {
   StoredItem item(task, scratch);
-  for (int64_t i = first; i < last; ++i) item.go_to(i), item.forward();
+  for (int64_t i = first; i < last; ++i) {
+    item.go_to(i);
+    method(item);
+  }
+}
+
+void stored_forward(const Task& task, int64_t first, int64_t last, void* scratch) {
+  each_stored(task, first, last, scratch, [](StoredItem& item) { item.forward(); });
 }
 
 void stored_transposed(const Task& task, int64_t first, int64_t last, void* scratch) {
-  StoredItem item(task, scratch);
-  for (int64_t i = first; i < last; ++i) item.go_to(i), item.transposed();
+  each_stored(task, first, last, scratch, [](StoredItem& item) { item.transposed(); });
 }
 
 void stored_backward(const Task& task, int64_t first, int64_t last, void* scratch) {
-  StoredItem item(task, scratch);
-  for (int64_t i = first; i < last; ++i) item.go_to(i), item.backward();
+  each_stored(task, first, last, scratch, [](StoredItem& item) { item.backward(); });
 }
 
 void pool(Type type, const void* tokens, int64_t stride, int64_t columns, const Range& y, const Range& x, int64_t width,
           float* out) {
-  switch (type) {
-    case Type::bfloat16:
-      return pool_typed(static_cast<const BFloat16*>(tokens), stride, columns, y, x, width, out);
-    case Type::float16:
-      return pool_typed(static_cast<const Float16*>(tokens), stride, columns, y, x, width, out);
-    default:
-      return pool_typed(static_cast<const float*>(tokens), stride, columns, y, x, width, out);
-  }
+  with_type(type, [&](auto* t) {
+    pool_typed(static_cast<decltype(t)>(const_cast<void*>(tokens)), stride, columns, y, x, width, out);
+  });
 }
 
 size_t folding_bytes(const Folding& folding) { return Folder(folding, nullptr).bytes(); }
@@ -155,9 +156,9 @@ void scaled_differences(Type type, const void* data, int64_t stride, int64_t row
   with_type(type, [&](auto* t) { scaled_differences_typed(t, data, stride, rows, width, mean, factor, out); });
 }
 
-void rotate(Type type, const Rows& x, const void* cosines, const void* sines, int64_t rows, int64_t half,
+void rotate(Type type, const Rows& x, const void* cosines, const void* sines, int direction, int64_t rows, int64_t half,
             int64_t begin, int64_t end, void* out) {
-  with_type(type, [&](auto* t) { rotate_typed(t, x, cosines, sines, rows, half, begin, end, out); });
+  with_type(type, [&](auto* t) { rotate_typed(t, x, cosines, sines, direction, rows, half, begin, end, out); });
 }
 
 }  // namespace

@@ -5,24 +5,25 @@
 namespace laplacianformer {
 namespace {
 
-// The mean of the tokens of a cell, summed row by row.
+// The mean of the tokens of a cell, summed row by row as differences from the first: equal tokens have exactly their mean.
 template <class T>
 void pool_typed(const T* tokens, int64_t stride, int64_t columns, const Range& y, const Range& x, int64_t width,
                 float* out) {
   const float share = 1.0f / static_cast<float>(y.length() * x.length());
   for (int64_t k = 0; k < width; k += kWidth<float>) {
     const int64_t n = smaller(kWidth<float>, width - k);
+    const Vec<float> first = load_part<float>(tokens + (y.begin * columns + x.begin) * stride + k, n);
     Vec<float> sum = splat(0.0f);
     for (int64_t i = y.begin; i < y.end; ++i) {
       const T* token = tokens + (i * columns + x.begin) * stride + k;
       Vec<float> row = splat(0.0f);
       for (int64_t j = x.begin; j < x.end; ++j, token += stride) {
         __builtin_prefetch(token + columns * stride);  // The same place a row later.
-        row += load_part<float>(token, n);
+        row += load_part<float>(token, n) - first;
       }
       sum += row;
     }
-    store_part<float>(out + k, sum * share, n);
+    store_part<float>(out + k, first + sum * share, n);
   }
 }
 

@@ -23,14 +23,14 @@ INLINE void turn(const From* from, const R* cosines, const R* sines, R direction
 }
 
 template <class T>
-void rotate_typed(T*, const Rows& x, const void* cosines, const void* sines, int64_t rows, int64_t half,
+void rotate_typed(T*, const Rows& x, const void* cosines, const void* sines, int direction, int64_t rows, int64_t half,
                   int64_t begin, int64_t end, void* out) {
   using R = typename Accumulator<T>::type;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t matrix = row / rows, place = row % rows;
     const T* from = static_cast<const T*>(x.data) + x.offsets[matrix] + place * x.stride;
-    turn(from, static_cast<const R*>(cosines) + place * half, static_cast<const R*>(sines) + place * half, R(1), half,
-         static_cast<T*>(out) + row * 2 * half);
+    turn(from, static_cast<const R*>(cosines) + place * half, static_cast<const R*>(sines) + place * half,
+         static_cast<R>(direction), half, static_cast<T*>(out) + row * 2 * half);
   }
 }
 

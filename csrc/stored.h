@@ -45,7 +45,7 @@ struct StoredItem : Item<float> {
   // The gradient of the features from that of the kernel: long values @ short values' + slope (k - mean).
   void backward() {
     begin_gradient();
-    clear(buffers.zeros, larger_count());
+    clear(buffers.zeros, kChunk);
     blocks([&](int64_t row, int64_t lanes) {
       const Stored<float, float> rows = read_rows(row, lanes);
       copy_long_values(row, lanes);
@@ -70,8 +70,6 @@ struct StoredItem : Item<float> {
   }
 
  private:
-  int64_t larger_count() const { return wide > kChunk ? wide : kChunk; }
-
   // The short values of a chunk with a row a column, filled up with zeros.
   void turn_short_values(int64_t count, int64_t columns) {
     for (int64_t k = 0; k < task.value_width; ++k)

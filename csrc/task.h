@@ -69,7 +69,7 @@ struct Folding {
   const float* factor;   // (landmarks), of the whitening; null for ones.
   const float* summed;   // (landmarks, width), rows `stride` apart.
   int64_t stride;
-  float *values, *folded, *mean;  // (landmarks, width) twice, and (width).
+  float *values, *folded, *mean;  // (landmarks, width) twice, and (width). Values are kept where something is solved.
 };
 
 // The gradients of the same: of `folded` and `mean`, and what follows from them.
@@ -109,8 +109,8 @@ struct Level {
   void (*scaled_differences)(Type, const void* data, int64_t stride, int64_t rows, int64_t width, const void* mean,
                              const void* factor, void* out);
   int64_t (*peak)(int64_t rounds, bool fused, double* result);
-  // Rows begin to end of all matrices of `rows` rows; cosines and sines are (rows, half).
-  void (*rotate)(Type, const Rows& x, const void* cosines, const void* sines, int64_t rows, int64_t half,
+  // Rows begin to end of all matrices of `rows` rows; cosines and sines are (rows, half). Direction: 1, or -1 for back.
+  void (*rotate)(Type, const Rows& x, const void* cosines, const void* sines, int direction, int64_t rows, int64_t half,
                  int64_t begin, int64_t end, void* out);
 };
 

@@ -125,32 +125,42 @@ class LaplacianAttention(GridAttention):
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
-            together = branch.can_run(q_bhnd, k_bhnd, v_bhnd, self.gain) and self.is_plain(size)
+            fits = q_bhnd.shape[1:3] == (self.num_heads, math.prod(size))
+            together = fits and branch.can_run(q_bhnd, k_bhnd, v_bhnd, self.gain) and self.is_plain(size)
             training = self.whitening.needs_kernel()
             if together and not training and not branch.wants_gradient(q_bhnd, k_bhnd, v_bhnd, self.gain):
                 return self.mix_in_evaluation(q_bhnd, k_bhnd, v_bhnd, size)
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            mix = self.mix_in_training if together and training else self.mix_one_by_one
-            return mix(q_bhnd, k_bhnd, v_bhnd, size)
+            if together and training:
+                return self.mix_in_training(q_bhnd, k_bhnd, v_bhnd, size)
+            return self.mix_one_by_one(q_bhnd, k_bhnd, v_bhnd, size=size)
 
     def mix_one_by_one(
-        self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, *, update: bool = True
+        self,
+        q_bhnd: Tensor,
+        k_bhnd: Tensor,
+        v_bhnd: Tensor,
+        gain: Tensor | None = None,
+        *,
+        size: Size,
+        again: bool = False,
     ) -> Tensor:
+        """By the ops. `again`: as a training step had it, with its gain, whatever has become of the layer since."""
         placed = self.place(q_bhnd, k_bhnd, size)
         values_bhmd = self.landmark_values(placed, v_bhnd, size)
-        if not self.whitening.needs_kernel():
-            folded_bhmd = self.fold(values_bhmd, self.whitening.factor(None, self.cells(size)))
-            out_bhnd = self.kernel_matmul(placed.q, placed.km, folded_bhmd, x_rotation=placed.rotation)
-        else:
+        if again or self.whitening.needs_kernel():
             c_bhnm = self.kernel(placed.q, placed.km, x_rotation=placed.rotation)
-            folded_bhmd = self.fold(values_bhmd, self.whitening.factor(c_bhnm, self.cells(size), update=update))
-            out_bhnd = c_bhnm @ folded_bhmd
+            factor = self.whitening.factor(c_bhnm, self.cells(size), update=not again, of_batch=again)
+            out_bhnd = c_bhnm @ self.fold(values_bhmd, factor, gain)
+        else:
+            folded_bhmd = self.fold(values_bhmd, self.whitening.factor(None, self.cells(size)), gain)
+            out_bhnd = self.kernel_matmul(placed.q, placed.km, folded_bhmd, x_rotation=placed.rotation)
         return out_bhnd + values_bhmd.mean(-2, keepdim=True)
 
     def is_plain(self, size: Size) -> bool:
         """Whether `mix` is what `ops.branch` computes: the default form, whatever its numbers."""
         default = (self.kernel_name, self.gram, self.solver) == ("laplacian", "keys", "newton_schulz")
-        whitened = self.whitening.kind in ("running", None) and not (self.training and self.whitening.sync)
+        whitened = self.whitening.kind in ("running", None) and not (self.whitening.training and self.whitening.sync)
         few = math.prod(self.cells(size)) <= branch.LARGEST
         return default and whitened and few and self.landmark_filter is None
 
@@ -159,7 +169,7 @@ class LaplacianAttention(GridAttention):
         return branch.evaluated(q_bhnd, k_bhnd, v_bhnd, variance, self.branch_settings(q_bhnd, size))
 
     def mix_in_training(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
-        one_by_one = partial(self.mix_one_by_one, size=size, update=False)
+        one_by_one = partial(self.mix_one_by_one, size=size, again=True)
         out_bhnd, variance = branch.trained(q_bhnd, k_bhnd, v_bhnd, self.branch_settings(q_bhnd, size), one_by_one)
         self.whitening.update(variance, self.cells(size))
         return out_bhnd
@@ -245,18 +255,19 @@ class LaplacianAttention(GridAttention):
         """The faster start where W is symmetric positive definite."""
         return "identity" if self.gram == "keys" else "transpose"
 
-    def fold(self, values_bhmd: Tensor, factor: Tensor | None) -> Tensor:
-        """gain/m P D L."""
+    def fold(self, values_bhmd: Tensor, factor: Tensor | None, gain: Tensor | None = None) -> Tensor:
+        """gain/m P D L, with this gain in place of the layer's if given."""
         whitened = self.whitening.multiply(factor, values_bhmd)
-        return self.head_gain() / values_bhmd.shape[-2] * (whitened - whitened.mean(-2, keepdim=True))
+        return self.head_gain(gain) / values_bhmd.shape[-2] * (whitened - whitened.mean(-2, keepdim=True))
 
     def injective_map(self, c_bhnm: Tensor, factor: Tensor | None) -> Tensor:
         """Z = (1 + gain (C - rowmean(C)) D) / m: the form that `fold` avoids."""
         centred = c_bhnm - c_bhnm.mean(-1, keepdim=True)
         return (1 + self.head_gain() * self.whitening.multiply(factor, centred.mT).mT) / c_bhnm.shape[-1]
 
-    def head_gain(self) -> Tensor | float:
-        return self.gain[:, None, None] if isinstance(self.gain, Tensor) else self.gain
+    def head_gain(self, gain: Tensor | None = None) -> Tensor | float:
+        given = self.gain if gain is None else gain
+        return given[:, None, None] if isinstance(given, Tensor) else given
 
     def kernel(self, x: Tensor, y: Tensor, **rotations: Any) -> Tensor:
         if self.kernel_name == "laplacian":

@@ -54,14 +54,17 @@ class Whitening(nn.Module):
         """Whether the factor depends on C itself, so that C has to be stored."""
         return self.kind in ("instance", "full") or (self.kind == "running" and self.training)
 
-    def factor(self, c_bhnm: Tensor | None, cells: tuple[int, int], *, update: bool = True) -> Tensor | None:
+    def factor(
+        self, c_bhnm: Tensor | None, cells: tuple[int, int], *, update: bool = True, of_batch: bool = False
+    ) -> Tensor | None:
         """(..., heads, m, 1) for a diagonal factor, (B, heads, m, m) for a full one, None for the identity.
 
-        `c_bhnm` may be None unless `needs_kernel()`; `update` lets a training batch enter the running average.
+        `c_bhnm` may be None unless `needs_kernel()`; `update` lets a training batch enter the running average;
+        `of_batch` takes the variance of the batch, as in training, also in evaluation.
         """
         if self.kind is None:
             return None
-        if c_bhnm is None or (self.kind == "running" and not (self.training and c_bhnm.shape[0] > 0)):
+        if c_bhnm is None or (self.kind == "running" and not ((self.training or of_batch) and c_bhnm.shape[0] > 0)):
             variance = self.evaluated_variance(cells)
         elif self.kind == "running":
             variance = _variance_of_all(c_bhnm) if self.sync else column_variance(c_bhnm)

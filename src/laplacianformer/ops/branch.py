@@ -14,6 +14,7 @@ from torch import Tensor
 from laplacianformer.ops import backend as backends
 from laplacianformer.ops.cpu_extension import level, tables
 from laplacianformer.ops.newton_schulz.cpu import LARGEST as LARGEST
+from laplacianformer.ops.precision import without_autocast
 from laplacianformer.ops.registered import unwatched
 from laplacianformer.ops.registered import wants_gradient as wants_gradient
 
@@ -51,7 +52,8 @@ class Settings(NamedTuple):
 def can_run(q: Tensor, k: Tensor, v: Tensor, gain: Tensor | float) -> bool:
     return (
         unwatched(q, k, v, gain)
-        and q.dtype == k.dtype == v.dtype != torch.float64
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and q.shape == k.shape == v.shape  # attention maps give other values
         and q.shape[0] > 0
         and backends.chosen("laplacian_matmul", backends.requested(None), (q, k)) == "cpu"
@@ -83,7 +85,8 @@ def trained(
 
     Args:
         q, k, v: float32.
-        one_by_one: the result from q, k, v by ops that everyone can look into, for the gradients of those who do.
+        one_by_one: the same result from q, k, v and the gain by ops that everyone can look into, for the gradients of
+            those who do.
     """
     gain = settings.gain if isinstance(settings.gain, Tensor) else None
     out, variance = _Trained.apply(q, k, v, gain, settings, one_by_one)
@@ -106,20 +109,21 @@ class _Trained(torch.autograd.Function):
         return out, variance
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 6
         *saved, gain = ctx.saved_tensors
         if torch.is_grad_enabled() or not unwatched(grad):  # second derivatives, batched gradients, someone looking on
-            return (*_by_ops(ctx.one_by_one, saved[:3], gain, grad), None, None)
+            return (*_by_ops(ctx.one_by_one, [*saved[:3], gain], grad), None, None)
         dq, dk, dv, of_heads = torch.ops.laplacianformer_cpu.branch_backward(grad, *saved, *ctx.settings)
         return dq, dk, dv, None if gain is None else of_heads.to(gain.dtype), None, None
 
 
-def _by_ops(one_by_one: Callable[..., Tensor], inputs: list[Tensor], gain: Tensor | None, grad: Tensor) -> Any:
-    further = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Of their own: queries and keys may be one tensor.
-        leaves = [t.view_as(t) if further and t.requires_grad else t.detach().requires_grad_() for t in inputs]
-        out = one_by_one(*leaves)
-        wanted = [*leaves, gain] if gain is not None and gain.requires_grad else leaves
-        grads = torch.autograd.grad(out, wanted, grad, create_graph=further)
-    return grads if len(grads) == 4 else (*grads, None)
+def _by_ops(one_by_one: Callable[..., Tensor], inputs: list[Tensor | None], grad: Tensor) -> list[Tensor | None]:
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad(), without_autocast(grad.device):
+        # Views, each with a gradient of its own: queries and keys may be one tensor.
+        inputs = [None if t is None else t.view_as(t) for t in inputs]
+        wanted = [t for t in inputs if t is not None and t.requires_grad]
+        grads = iter(torch.autograd.grad(one_by_one(*inputs), wanted, grad, create_graph=create_graph))
+    return [next(grads) if t is not None and t.requires_grad else None for t in inputs]

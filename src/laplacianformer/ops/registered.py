@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
@@ -34,6 +35,8 @@ class RegisteredOp:
 
     def __call__(self, *arguments: Any) -> Any:
         if not unwatched(*arguments):
+            if _differentiates_forward(*arguments):
+                raise NotImplementedError(f"{self.function.__name__.lstrip('_')}: only backward derivatives are there")
             return self.op(*arguments)
         return (self.differentiable.apply if wants_gradient(*arguments) else self.function)(*arguments)
 
@@ -46,9 +49,11 @@ def registered(name: str) -> Callable[[Callable[..., Any]], RegisteredOp]:
 def unwatched(*arguments: Any) -> bool:
     """Whether nobody but the caller sees what is done with these arguments.
 
-    Compilers, tracers, FLOP counters, subclasses of tensors and vmap know registered ops only.
+    Compilers, tracers, FLOP counters, forward derivatives, subclasses of tensors and vmap know registered ops only.
     """
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _in_a_mode() or _transformed():
+        return False
+    if forward_ad._current_level >= 0:
         return False
     return all(_is_plain(argument) for argument in arguments if isinstance(argument, Tensor))
 
@@ -65,6 +70,13 @@ def _in_a_mode() -> bool:
 def _transformed() -> bool:
     """Whether a transformation of torch.func is at work."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _differentiates_forward(*arguments: Any) -> bool:
+    """Whether one of them carries a forward derivative, which torch.library would drop in silence."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return False
+    return any(forward_ad.unpack_dual(a).tangent is not None for a in arguments if isinstance(a, Tensor))
 
 
 def _is_plain(tensor: Tensor) -> bool:
