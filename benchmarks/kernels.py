@@ -24,14 +24,15 @@ from measure import interleaved, keep_freed_memory, quotient
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.ops import cpu_extension
+from laplacianformer.pictures.figure import new_figure, save
 from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernel-speed"
 SCALE = 4.0
 BACKENDS = {"cpu": "cpu", "cuda": "triton"}
-# Colour-blind safe.
-COLOURS = {"ours": "#0072B2", "compile": "#E69F00", "cdist": "#009E73", "sklearn": "#D55E00", "keops": "#CC79A7"}
+RIVALS = {"compile": "torch.compile", "cdist": "torch.cdist", "sklearn": "scikit-learn", "keops": "KeOps"}
 ROUNDS = 20_000
 BASE = {"batch": 8, "n": 3136, "m": 49, "d": 32}
 LENGTHS = (49, 784, 3136, 12544, 50176)
@@ -228,46 +229,47 @@ def show(row: dict[str, Any]) -> None:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-
+    """How many times longer the others take, and how time grows with N."""
     scaling = [row for row in rows if row["scaling"]]
-    panels = 2 if scaling else 1
-    figure, axes = pyplot.subplots(1, panels, figsize=(6 * panels, 4.5), squeeze=False, layout="constrained")
+    figure = new_figure(10 if scaling else 6, 6)
+    axes = figure.subplots(1, 2 if scaling else 1, squeeze=False, width_ratios=[3, 2] if scaling else None)
     draw_rivals(axes[0, 0], [row for row in rows if row["forward"]["ratio"]])
     if scaling:
         draw_scaling(axes[0, 1], scaling)
-    for axis in axes.flat:
-        axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.yaxis.set_minor_formatter(ticker.NullFormatter())
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def draw_rivals(axis: Any, rows: list[dict[str, Any]]) -> None:
-    bars = [(row, phase) for row in rows for phase in ("forward", "forward_backward")]
-    for i, (name, colour) in enumerate(COLOURS.items()):
-        heights = [row[phase]["times"].get(name, {}).get("median_ms", math.nan) for row, phase in bars]
-        if not all(map(math.isnan, heights)):
-            axis.bar([b + 0.18 * i for b in range(len(bars))], heights, 0.17, label=name, color=colour)
+    lines = [(row, phase) for row in rows for phase in ("forward", "forward_backward")]
+    for style, (rival, label) in zip(STYLES[1:], RIVALS.items(), strict=False):
+        points = [
+            (row[phase]["ratio"][rival], -y) for y, (row, phase) in enumerate(lines) if rival in row[phase]["ratio"]
+        ]
+        if points:
+            axis.plot(*zip(*points, strict=True), **style | {"linestyle": ""}, label=label)
+    axis.axvline(1, color="#333333", linewidth=1)
+    axis.set_title("B * H = 8, N = 3136, M = 49, float32", fontsize=10)
+    tidy(axis, x="time over that of this package", y="")
+    ticks = (1, 2, 5, 10, 20, 50)
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, map(str, ticks))
+    axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     labels = [
-        f"{row['what']} d={row['d']}, {row['threads']} threads\n{phase.replace('_', ' + ')}" for row, phase in bars
+        f"{row['what']}, width {row['d']}, threads {row['threads']}, {phase.replace('_', ' + ')}"
+        for row, phase in lines
     ]
-    axis.set_xticks([b + 0.3 for b in range(len(bars))], labels, rotation=90, fontsize=7)
-    axis.set(yscale="log", ylabel="ms")
-    axis.set_title("B*H = 8, N = 3136, M = 49, float32", pad=24)
-    axis.set_yticks([2, 5, 10, 20, 50])
-    axis.legend(fontsize=8, ncols=len(COLOURS), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    axis.set_yticks([-y for y in range(len(lines))], labels, fontsize=8)
+    axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.06), ncols=4, frameon=False)
 
 
 def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
-    for what in ("kernel", "product", "reduction"):
-        for phase, style in (("forward", "-"), ("forward_backward", "--")):
-            points = sorted((row["n"], row[phase]["times"]["ours"]["median_ms"]) for row in rows if row["what"] == what)
-            axis.plot(*zip(*points, strict=True), style, marker="o", label=f"{what}, {phase.replace('_', ' + ')}")
-    axis.set(xscale="log", yscale="log", xlabel="N", ylabel="ms", title="Scaling, M = 49, d = 32")
+    lines = [(what, phase) for what in WHAT for phase in PHASES]
+    for style, (what, phase) in zip(STYLES, lines, strict=True):
+        points = sorted((row["n"], row[phase]["times"]["ours"]["median_ms"]) for row in rows if row["what"] == what)
+        axis.plot(*zip(*points, strict=True), **style, markersize=5, label=f"{what}, {phase.replace('_', ' + ')}")
+    axis.set_title("this package by N, M = 49, width 32", fontsize=10)
+    tidy(axis, x="N", y="ms")
+    log_ticks(axis, LENGTHS)
     axis.legend(fontsize=8)
 
 
