@@ -231,8 +231,8 @@ def show(row: dict[str, Any]) -> None:
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """How many times longer the others take, and how time grows with N."""
     scaling = [row for row in rows if row["scaling"]]
-    figure = new_figure(10 if scaling else 6, 6)
-    axes = figure.subplots(1, 2 if scaling else 1, squeeze=False, width_ratios=[3, 2] if scaling else None)
+    figure = new_figure(12 if scaling else 7, 6)
+    axes = figure.subplots(1, 2 if scaling else 1, squeeze=False, width_ratios=[5, 4] if scaling else None)
     draw_rivals(axes[0, 0], [row for row in rows if row["forward"]["ratio"]])
     if scaling:
         draw_scaling(axes[0, 1], scaling)
@@ -270,7 +270,8 @@ def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
     axis.set_title("this package by N, M = 49, width 32", fontsize=10)
     tidy(axis, x="N", y="ms")
     log_ticks(axis, LENGTHS)
-    axis.legend(fontsize=8)
+    axis.tick_params(axis="x", rotation=45)
+    axis.legend(fontsize=8, loc="upper left")
 
 
 def main() -> None:
