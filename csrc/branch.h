@@ -1,6 +1,6 @@
 // The global branch of the attention, in one call for evaluation and in one a direction for training: for small images
-// the calls of its parts take as long as their work. Everything but the tokens is float32, and in training they are too;
-// the parts are those of extension.cpp.
+// the calls of its parts take as long as their work. Everything but the tokens is float32, in training they are too; the
+// parts are those of extension.cpp.
 #pragma once
 
 namespace laplacianformer {
@@ -102,7 +102,8 @@ void each_folding(const Branch& b, const Tensor& inverse, const Tensor& summed, 
   const int64_t heads = summed.size(1), m = b.landmarks(), d = summed.size(3);
   Folding folding{m, d, b.share(), 0, nullptr, nullptr, nullptr, rows.stride, nullptr, nullptr, nullptr};
   const size_t bytes = b.level().folding_bytes(folding);
-  share_items(summed.size(0) * heads, 1 + kGrain / (1 + m * m * d), bytes, [&](int64_t first, int64_t last, void* scratch) {
+  const int64_t grain = 1 + kGrain / (1 + m * m * d);
+  share_items(summed.size(0) * heads, grain, bytes, [&](int64_t first, int64_t last, void* scratch) {
     for (int64_t i = first; i < last; ++i) {
       Folding one = folding;
       one.gain = gain(i % heads);
@@ -114,8 +115,8 @@ void each_folding(const Branch& b, const Tensor& inverse, const Tensor& summed, 
   });
 }
 
-// q, k, v: (batch, heads, tokens, width). variance: (heads, cells) of the whitening, or none. Returns the same shape, with
-// the layout of (batch, tokens, heads, width).
+// q, k, v: (batch, heads, tokens, width). variance: (heads, cells) of the whitening, or none. Returns the same shape,
+// with the layout of (batch, tokens, heads, width).
 //
 // Tokens may be bfloat16 or float16, as under autocast: they are widened as they are read.
 Tensor branch(Tensor given_q, Tensor given_k, Tensor given_v, Angles cosines, Angles sines, Angles cell_cosines,
@@ -174,11 +175,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
   task.start = start.data_ptr();
   run(b.level(), b.level().stored_forward, task);
   const bool own = b.solves() || cosines;  // Or the landmarks are the keys themselves.
-  return {out,     mean,          variance,      kernel, own ? solved.landmarks : none,
-          solved.w, solved.inverse, b.solves() ? solved.summed : none, values, folded};
+  const Tensor landmarks = own ? solved.landmarks : none, summed = b.solves() ? solved.summed : none;
+  return {out, mean, variance, kernel, landmarks, solved.w, solved.inverse, summed, values, folded};
 }
 
-// The gradient of the keys from that of their landmarks, added to what is there: turned back, and spread over the cells.
+// The gradient of the keys from that of their landmarks, added to what is there: turned back, spread over the cells.
 void unplace_landmarks(const Branch& b, const Tensor& d_landmarks, const Turns& turns, const Tensor& dk) {
   const int64_t m = b.landmarks(), d = dk.size(3), matrices = dk.size(0) * dk.size(1);
   const Angles& cosines = b.solves() ? turns.cell_cosines : turns.cosines;
@@ -197,22 +198,37 @@ void accumulate(const Tensor& term, const Tensor& sum) {
   for (int64_t i = 0; i < sum.numel(); ++i) floats(sum)[i] += floats(term)[i];
 }
 
-// What was kept for the gradient, as it was: whoever stored it meanwhile may have changed its layout.
-Tensor kept(const Tensor& tensor) {
-  if (type_of(tensor) != Type::float32) throw std::invalid_argument("what is kept for the gradient must stay float32");
-  return tensor.is_contiguous() ? tensor : contiguous(tensor);
+// The numbers of each image, one image after the other -> their sums.
+std::vector<float> sum_over_images(const std::vector<float>& numbers, int64_t images) {
+  const int64_t count = numbers.size() / images;
+  std::vector<float> sums(count);
+  for (int64_t j = 0; j < count; ++j) {
+    double sum = 0;
+    for (int64_t image = 0; image < images; ++image) sum += numbers[image * count + j];
+    sums[j] = static_cast<float>(sum);
+  }
+  return sums;
 }
+
+// What was kept for the gradient, as it was: whoever stored it meanwhile may have changed it.
+const Tensor& float32(const Tensor& tensor) {
+  if (type_of(tensor) != Type::float32) throw std::invalid_argument("what is kept for the gradient must stay float32");
+  return tensor;
+}
+
+Tensor kept(const Tensor& tensor) { return float32(tensor).is_contiguous() ? tensor : contiguous(tensor); }
 
 // The gradients of q, k, v and of the gain of each head.
 std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
     Tensor given_grad, Tensor given_q, Tensor given_k, Tensor given_v, Tensor kept_mean, Tensor kept_variance,
     Tensor kept_kernel, Tensor kept_landmarks, Tensor kept_w, Tensor kept_inverse, Tensor kept_summed, Tensor kept_values,
     Tensor kept_folded, Angles kept_cosines, Angles kept_sines, Angles kept_cell_cosines, Angles kept_cell_sines,
-    std::optional<Tensor> kept_gains, double gain, int64_t height, int64_t width,
-    int64_t rows, int64_t columns, double scale, double eps, double variance_eps, int64_t iterations, int64_t which) {
+    std::optional<Tensor> kept_gains, double gain, int64_t height, int64_t width, int64_t rows, int64_t columns, double scale,
+    double eps, double variance_eps, int64_t iterations, int64_t which) {
   const Branch b{height, width, rows, columns, scale, eps, iterations, which};
   const Level& level = b.level();
-  const Tensor grad = dense(given_grad), q = dense(given_q), k = dense(given_k), v = dense(given_v);
+  const Tensor grad = dense(given_grad), q = dense(float32(given_q));
+  const Tensor k = dense(float32(given_k)), v = dense(float32(given_v));
   const Tensor mean = kept(kept_mean), variance = kept(kept_variance), kernel = kept(kept_kernel), w = kept(kept_w);
   const Tensor landmarks = kept_landmarks.numel() > 0 ? kept(kept_landmarks) : k, inverse = kept(kept_inverse);
   const Tensor summed = b.solves() ? kept(kept_summed) : v, values = kept(kept_values), folded = kept(kept_folded);
@@ -253,16 +269,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
                           d_gain.data() + i};
     level.unfold(folding, grads, scratch);
   });
+  const std::vector<float> of_factors = sum_over_images(d_factor, batch);
   std::vector<float> slopes(matrices * m), means(matrices * m);
-  for (int64_t j = 0; j < heads * m; ++j) {
-    double sum = 0;
-    for (int64_t image = 0; image < batch; ++image) sum += d_factor[image * heads * m + j];
-    const double factor = factors[j];
-    const double slope = -factor * factor * factor * sum / static_cast<double>(batch * b.tokens());
-    for (int64_t image = 0; image < batch; ++image) {
-      slopes[image * heads * m + j] = static_cast<float>(slope);
-      means[image * heads * m + j] = floats(mean)[j];
-    }
+  for (int64_t i = 0; i < matrices * m; ++i) {
+    const float factor = factors[i % (heads * m)];
+    slopes[i] = -factor * factor * factor * of_factors[i % (heads * m)] / static_cast<float>(batch * b.tokens());
+    means[i] = floats(mean)[i % (heads * m)];
   }
 
   // Of the queries, and of the landmarks as their partners.
@@ -276,12 +288,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> branch_backward(
   run(level, level.stored_backward, task);
   add_shares(level, task, sums.get(), d, stride, d_landmarks);
 
+  const std::vector<float> of_gains = sum_over_images(d_gain, batch);
   const Tensor of_heads = new_empty(q, {heads});
-  for (int64_t head = 0; head < heads; ++head) {
-    double sum = 0;
-    for (int64_t image = 0; image < batch; ++image) sum += d_gain[image * heads + head];
-    floats(of_heads)[head] = static_cast<float>(sum);
-  }
+  std::copy(of_gains.begin(), of_gains.end(), floats(of_heads));
   const Turns turns{cosines, sines, cell_cosines, cell_sines};
   if (!b.solves()) {
     const Tensor dk = new_zeros(q, {batch, heads, m, d});
