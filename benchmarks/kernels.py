@@ -2,6 +2,8 @@
 
     python benchmarks/kernels.py [--quick] [--device cuda] [--output results/kernel-speed]
 
+Rivals beside torch are measured where they are installed: pip install scikit-learn pykeops.
+
 Everything of one line of the table is timed in turn, in one run, and given as ratios: numbers of
 different runs on shared machines don't compare. The limit is a register-only loop of subtract, absolute
 value, add on the same instruction set and threads, timed in the same turns; it exists in two forms, with a
