@@ -24,13 +24,11 @@ class Folder {
   size_t bytes() const { return numbers_ * sizeof(float); }
 
   void forward() {
-    copy_rows<float>(f_.summed, f_.stride, m_, f_.width, summed_, wide_);
-    clear(zeros_, wide_);
+    copy_rows<float>(f_.summed, f_.stride, m_, f_.width, f_.inverse ? summed_ : values_, wide_);
     if (f_.inverse) {
+      clear(zeros_, wide_);
       product(Left<float>{f_.inverse, m_, 1, m_, 0}, m_, m_, summed_, wide_, Sums<float>{zeros_, 0, values_, wide_});
       for (int64_t k = 0; k < m_ * wide_; ++k) values_[k] *= f_.share;
-    } else {
-      for (int64_t k = 0; k < m_ * wide_; ++k) values_[k] = summed_[k];
     }
     const float mean = 1.0f / static_cast<float>(m_);
     for (int64_t k = 0; k < wide_; k += kWidth<float>) {

@@ -164,9 +164,9 @@ void rotate(Type type, const Rows& x, const void* cosines, const void* sines, in
 }  // namespace
 
 const Level LAPLACIANFORMER_LEVEL = {
-    pad,           scratch_bytes,  kernel_forward,    kernel_backward, matmul_forward, matmul_backward,
-    stored_forward, stored_transposed, stored_backward, folding_bytes,   fold,           unfold,
-    pool,          spread,         add_shares,        inverse_bytes,   inverse,        column_moments,
-    scaled_differences, peak,      rotate};
+    pad,            scratch_bytes,     kernel_forward,  kernel_backward,    matmul_forward, matmul_backward,
+    stored_forward, stored_transposed, stored_backward,
+    folding_bytes,  fold,              unfold,          pool,               spread,         add_shares,
+    inverse_bytes,  inverse,           column_moments,  scaled_differences, peak,           rotate};
 
 }  // namespace laplacianformer
