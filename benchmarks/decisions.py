@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer import LaplacianFormer
-from laplacianformer.provenance import provenance
+from laplacianformer._util.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "decisions"
 STEPS = (2, 4, 6, 8, 12, 20)

@@ -24,7 +24,7 @@ from models import Row, compare, show, write
 from safetensors.torch import save_model
 from torch import nn
 
-from laplacianformer.provenance import provenance
+from laplacianformer._util.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "export"
 FILES = {

@@ -15,12 +15,14 @@ from measure import in_child
 from models import Row, show, write
 from torch import nn
 
-from laplacianformer import evaluate, shipped, weights
-from laplacianformer.export.command import Runner, differences
+from laplacianformer import assets as shipped
+from laplacianformer import weights
+from laplacianformer._util.provenance import provenance
+from laplacianformer.classification import evaluation as evaluate
+from laplacianformer.commands.export import Runner, differences
 from laplacianformer.export.int8 import quantised
 from laplacianformer.export.onnx_model import onnx_runner, to_onnx
 from laplacianformer.export.trace import exportable
-from laplacianformer.provenance import provenance
 
 
 class Run(nn.Module):

@@ -17,8 +17,8 @@ import torch
 from measure import Call, in_child
 from models import Comparison, Row, compare, run, show, write
 
+from laplacianformer._util.provenance import provenance
 from laplacianformer.detection.backbone import FeatureMaps
-from laplacianformer.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "detection"
 SIZE = (800, 1344)

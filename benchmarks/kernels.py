@@ -26,10 +26,10 @@ from measure import interleaved, keep_freed_memory, quotient
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer._util.provenance import provenance
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.ops import cpu_extension
-from laplacianformer.pictures.figure import new_figure, save
-from laplacianformer.provenance import provenance
+from laplacianformer.plots.figure import new_figure, save
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernel-speed"
 SCALE = 4.0

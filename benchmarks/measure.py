@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from laplacianformer.experiments.timing import Call
-from laplacianformer.experiments.timing import interleaved as interleaved
-from laplacianformer.experiments.timing import quotient as quotient
+from laplacianformer._util.measuring import Call
+from laplacianformer._util.measuring import interleaved as interleaved
+from laplacianformer._util.measuring import quotient as quotient
 
 
 def keep_freed_memory() -> None:

@@ -27,10 +27,10 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from laplacianformer import LaplacianAttention, SoftmaxAttention
+from laplacianformer._util.provenance import provenance
 from laplacianformer.attention import GridAttention
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
-from laplacianformer.pictures.figure import new_figure, save
-from laplacianformer.provenance import provenance
+from laplacianformer.plots.figure import new_figure, save
 
 RESULTS = Path(__file__).parent.parent / "results" / "models"
 TOKEN_SIDES = (28, 56, 112, 224)

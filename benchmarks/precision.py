@@ -13,8 +13,8 @@ import timm
 import torch
 from models import show, write
 
-import laplacianformer.info
-from laplacianformer.provenance import provenance
+import laplacianformer.inspect.cost
+from laplacianformer._util.provenance import provenance
 
 RESULTS = Path(__file__).parent.parent / "results" / "models"
 
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/models)")
     arguments = parser.parse_args()
     rows = []
-    for size in laplacianformer.info.SIZES:
+    for size in laplacianformer.inspect.cost.SIZES:
         rows.append({"name": f"laplacianformer_{size}", "seed": 0} | errors(f"laplacianformer_{size}") | provenance())
         write(rows, arguments.output / "precision.csv")
     show(rows)

@@ -39,12 +39,12 @@ import triton
 from rich.console import Console
 from rich.table import Table
 
+from laplacianformer._util.provenance import provenance
 from laplacianformer.ops import triton_support as support
 from laplacianformer.ops.laplacian_kernel import triton as kernels
 from laplacianformer.ops.laplacian_matmul import triton as products
 from laplacianformer.ops.newton_schulz import triton as inverses
 from laplacianformer.ops.precision import accumulation_dtype
-from laplacianformer.provenance import provenance
 
 UNROLL = support.UNROLL
 RESULTS = Path(__file__).parent.parent / "results" / "triton"

@@ -16,10 +16,12 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from laplacianformer import images, pictures
-from laplacianformer.attention_maps import attention_maps
-from laplacianformer.errors import InputError
-from laplacianformer.files import check_folder
+from laplacianformer import plots
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import check_folder
+from laplacianformer.classification.pictures import draw_confusion, draw_predictions
+from laplacianformer.data import images
+from laplacianformer.inspect.attention_maps import attention_maps
 from laplacianformer.weights import Weights, load_weights
 
 SHOWN = 24  # pictures on the sheet of predictions
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(output: Path) -> None:
     """Train, draw, print a table of what is where."""
-    pictures.require()
+    plots.require()
     check_folder(output)
     trained = _train(output)
     loaded = load_weights(trained.weights)
@@ -77,8 +79,8 @@ def run(output: Path) -> None:
 def _train(output: Path) -> Trained:
     try:
         from laplacianformer import recipes
+        from laplacianformer.classification.task import train
         from laplacianformer.data.indexed import digits
-        from laplacianformer.tasks.classification import train
     except ImportError as error:
         raise InputError(f"training needs more packages ({error}): pip install 'laplacianformer[train]'") from None
     (output / "checkpoint.pt").unlink(missing_ok=True)  # of an earlier demo, which is not gone on with
@@ -116,12 +118,12 @@ def draw(loaded: Weights, trained: Trained, result: Classified, output: Path) ->
         "confusions": output / "confusion.png",
         "attention maps": output / "attention.png",
     }
-    pictures.training_curve(trained.metrics, paths["training curve"])
+    plots.training_curve(trained.metrics, paths["training curve"])
 
     right = int((result.predicted == result.truth).sum())
     hardest_first = np.argsort(result.probabilities[np.arange(len(result.truth)), result.truth])
     chosen = [*hardest_first[: SHOWN // 3], *_spread(hardest_first[SHOWN // 3 :], SHOWN - SHOWN // 3)]
-    pictures.prediction_sheet(
+    draw_predictions(
         [images.to_picture(result.inputs[index], loaded.input) for index in chosen],
         result.predicted[chosen].tolist(),
         result.probabilities[chosen],
@@ -132,15 +134,15 @@ def draw(loaded: Weights, trained: Trained, result: Classified, output: Path) ->
     )
     counts = np.zeros((len(loaded.classes),) * 2, dtype=int)
     np.add.at(counts, (result.truth, result.predicted), 1)
-    pictures.confusion(counts.tolist(), loaded.classes, paths["confusions"])
+    draw_confusion(counts.tolist(), loaded.classes, paths["confusions"])
 
     rows = [_attention_row(loaded, result, index) for index in _spread(hardest_first, LOOKED_INTO)]
-    pictures.attention_map(rows, paths["attention maps"])
+    plots.attention_map(rows, paths["attention maps"])
     return paths
 
 
-def _attention_row(loaded: Weights, result: Classified, index: int) -> pictures.AttentionRow:
-    return pictures.AttentionRow(
+def _attention_row(loaded: Weights, result: Classified, index: int) -> plots.AttentionRow:
+    return plots.AttentionRow(
         title=loaded.classes[result.truth[index]],
         picture=images.to_picture(result.inputs[index], loaded.input),
         maps=attention_maps(loaded.model, result.inputs[index]),

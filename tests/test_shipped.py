@@ -10,7 +10,8 @@ import timm
 import torch
 import yaml
 
-from laplacianformer import shipped, weights
+from laplacianformer import assets as shipped
+from laplacianformer import weights
 from laplacianformer.cli import main
 from tests.helpers import picture
 from tests.model.helpers import create, images, perturbed

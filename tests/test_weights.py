@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 
 from laplacianformer import LaplacianFormer, weights
+from laplacianformer._util.errors import InputError
 from laplacianformer.attention import LaplacianAttention
-from laplacianformer.errors import InputError
 from laplacianformer.weights import load_weights, save_weights
 from tests.helpers import CLASSES, INPUT, save_small, small_model
 from tests.model.helpers import images, perturbed

@@ -3,7 +3,7 @@
 from laplacianformer import ops as ops
 from laplacianformer.attention import LaplacianAttention as LaplacianAttention
 from laplacianformer.attention import SoftmaxAttention as SoftmaxAttention
-from laplacianformer.diagnose import diagnose as diagnose
+from laplacianformer.inspect.diagnose import diagnose as diagnose
 from laplacianformer.model import LaplacianFormer as LaplacianFormer
 
 __version__ = "0.1.0"

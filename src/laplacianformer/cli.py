@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from laplacianformer import __version__
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -279,7 +279,7 @@ def _add_device(command: argparse.ArgumentParser) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    from laplacianformer import info
+    from laplacianformer.inspect import cost as info
 
     rows = info.costs(arguments.size)
     if arguments.json:
@@ -289,19 +289,19 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> None:
-    from laplacianformer.page import command
+    from laplacianformer.commands import demo as command
 
     command.run(file=arguments.weights, port=arguments.port)
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from laplacianformer.tasks import start
+    from laplacianformer.commands import train as start
 
     start.train(arguments.recipe, arguments.data, arguments.output, arguments.overrides, resume=arguments.resume)
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from laplacianformer import predict
+    from laplacianformer.classification import inference as predict
 
     return predict.run(
         arguments.images,
@@ -315,7 +315,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _detect(arguments: argparse.Namespace) -> int:
-    from laplacianformer import detect
+    from laplacianformer.detection import inference as detect
 
     return detect.run(
         arguments.images,
@@ -327,7 +327,7 @@ def _detect(arguments: argparse.Namespace) -> int:
 
 
 def _eval(arguments: argparse.Namespace) -> int:
-    from laplacianformer import evaluate
+    from laplacianformer.classification import evaluation as evaluate
 
     return evaluate.run(
         file=arguments.weights,
@@ -341,7 +341,7 @@ def _eval(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from laplacianformer.export import command
+    from laplacianformer.commands import export as command
 
     command.run(
         file=arguments.weights,

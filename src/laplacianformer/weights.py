@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from laplacianformer import shipped
-from laplacianformer.errors import InputError
-from laplacianformer.files import replacing
+from laplacianformer import assets as shipped
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import replacing
 from laplacianformer.model import LaplacianFormer
 
 FORMAT = "laplacianformer 1"

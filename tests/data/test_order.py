@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.data.order import Order, mix
-from laplacianformer.errors import InputError
 
 
 def test_processes_share_the_batches_of_one() -> None:

@@ -10,15 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
-from laplacianformer import images
+from laplacianformer._util.errors import InputError
+from laplacianformer.classification import task as classification
+from laplacianformer.classification.batches import open_loaders
+from laplacianformer.data import images
 from laplacianformer.data.batch import Batch
-from laplacianformer.data.loaders import open_loaders
 from laplacianformer.data.shards import Part, TimmStream
-from laplacianformer.errors import InputError
 from laplacianformer.recipes import Recipe
-from laplacianformer.tasks import classification
 
-from ..tasks.helpers import tiny
+from ..training.helpers import tiny
 from .helpers import encoded, noise, shard
 
 pytest.importorskip("webdataset")

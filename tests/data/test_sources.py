@@ -12,16 +12,17 @@ import pytest
 import torch
 from PIL import Image
 
-from laplacianformer import images, recipes
+from laplacianformer import recipes
+from laplacianformer._util.errors import InputError
+from laplacianformer.classification.batches import open_loaders
+from laplacianformer.data import images
 from laplacianformer.data.evaluation import EvaluationImages, Taken
-from laplacianformer.data.loaders import open_loaders
 from laplacianformer.data.memory import crop_and_flip
 from laplacianformer.data.sources import Source, open_images, parse
 from laplacianformer.data.stream import TrainingImages
-from laplacianformer.errors import InputError
 from laplacianformer.recipes import Augment, Data, Recipe
 
-from ..tasks.helpers import image_folder
+from ..training.helpers import image_folder
 
 
 def recipe(root: Path, *overrides: str, reader: str = "folder") -> Recipe:

@@ -11,8 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from laplacianformer import recipes
-from laplacianformer.data import shapes
-from laplacianformer.detection import mask_rcnn, retinanet
+from laplacianformer.detection import mask_rcnn, retinanet, shapes
 
 BACKBONE = {
     "depths": [1, 1],

@@ -8,9 +8,9 @@ import timm
 import torch
 from torch import nn
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.attention.whitening import Whitening
 from laplacianformer.detection import load_detector, mask_rcnn, parameter_groups, retinanet, save_detector
-from laplacianformer.errors import InputError
 from laplacianformer.weights import load_weights, save_weights
 
 from . import helpers

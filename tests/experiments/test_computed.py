@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from laplacianformer import cli, recipes
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
 from laplacianformer.experiments import (
     accuracy_flops,
     frame,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
 from laplacianformer.experiments import sweep as sweeps
 from laplacianformer.experiments.rows import read_rows
 from laplacianformer.experiments.sweep import Run, curves, sweep

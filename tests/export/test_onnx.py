@@ -14,7 +14,7 @@ pytest.importorskip("onnxscript", reason="install laplacianformer[export]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="install laplacianformer[export]")
 
 from laplacianformer.cli import main  # noqa: E402
-from laplacianformer.export.command import INT8_TOLERANCE, differences  # noqa: E402
+from laplacianformer.commands.export import INT8_TOLERANCE, differences  # noqa: E402
 from laplacianformer.export.int8 import quantised  # noqa: E402
 from laplacianformer.export.onnx_model import onnx_runner  # noqa: E402
 from laplacianformer.weights import load_weights  # noqa: E402

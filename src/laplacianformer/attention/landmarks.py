@@ -7,7 +7,7 @@ compiled or exported graph, and reads the keys where they are, as slices of the 
 import torch
 from torch import Tensor
 
-from laplacianformer.attention.remember import remembered
+from laplacianformer.attention.cached_tables import remembered
 
 Size = tuple[int, int]
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer.attention.cached_tables import remembered
 from laplacianformer.attention.landmarks import Size, cell_centres
-from laplacianformer.attention.remember import remembered
 from laplacianformer.ops.precision import accumulation_dtype
 
 # Wavelengths from 2 pi tokens up to nearly 2 pi * 100: the extent of a feature map, not of a text.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
 
 logger = logging.getLogger(__name__)
 

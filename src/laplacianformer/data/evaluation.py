@@ -7,9 +7,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from laplacianformer.data.batch import NO_LABEL, Sample, collate, worker_options
+from laplacianformer.data.images import to_input
 from laplacianformer.data.indexed import Images
 from laplacianformer.data.shards import Stream, part_of_worker
-from laplacianformer.images import to_input
 
 
 def evaluation_batches(

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from laplacianformer import images
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
+from laplacianformer.data import images
 
 
 class Images(Protocol):

@@ -5,8 +5,8 @@ from operator import length_hint
 
 import torch
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.data.batch import NO_LABEL, Batch
-from laplacianformer.errors import InputError
 
 
 def numbers_among(found: Sequence[str], expected: Sequence[str], what: str, whose: str) -> list[int]:

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer.data.batch import NO_LABEL, Batch, Corrupt
+from laplacianformer.data.images import to_input
 from laplacianformer.data.indexed import Images
 from laplacianformer.data.order import Order, mix
-from laplacianformer.images import to_input
 from laplacianformer.recipes import Augment, Data
 
 

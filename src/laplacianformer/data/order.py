@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.data.batch import Batch, Sample, collate
 from laplacianformer.data.order import Order, mix, seed_all
 from laplacianformer.data.shards import Stream, part_of_worker
 from laplacianformer.data.stream import ATTEMPTS, training_transform
-from laplacianformer.errors import InputError
 from laplacianformer.recipes import Augment, Data
 
 

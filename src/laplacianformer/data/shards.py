@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import get_worker_info
 
-from laplacianformer import images
+from laplacianformer._util.errors import InputError
+from laplacianformer.data import images
 from laplacianformer.data.indexed import checked
 from laplacianformer.data.order import mix
-from laplacianformer.errors import InputError
 
 BUFFER, FIRST = 8192, 2048  # samples that are shuffled among each other, and those read before the first is given
 PICTURES = ("jpg", "jpeg", "png", "webp")

@@ -10,10 +10,10 @@ from typing import Any
 
 import timm.data
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.data import indexed
 from laplacianformer.data.indexed import Images, ItemImages, ReaderImages, Spread
 from laplacianformer.data.shards import Shards, Stream, TimmStream
-from laplacianformer.errors import InputError
 
 TRAINING = ("train", "training")
 HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")

@@ -8,10 +8,10 @@ from timm.data import create_transform
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.data.batch import Batch, Sample, collate, worker_options
 from laplacianformer.data.indexed import Images
 from laplacianformer.data.order import Order, mix, seed_all
-from laplacianformer.errors import InputError
 from laplacianformer.recipes import Augment, Data
 
 ATTEMPTS = 100  # neighbours tried in place of an unreadable image before a black one stands in

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.detection.backbone import flat
-from laplacianformer.errors import InputError
 from laplacianformer.weights import check_tensors, json_entry, read_tensors
 
 # Layers with one output a class: they start anew where the classes are others.

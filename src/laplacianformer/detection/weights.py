@@ -16,9 +16,9 @@ import timm
 import torch
 from torch import nn
 
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import replacing
 from laplacianformer.detection.builders import mask_rcnn, retinanet
-from laplacianformer.errors import InputError
-from laplacianformer.files import replacing
 from laplacianformer.weights import FORBIDDEN, FORMAT, check_tensors, converted, json_entry, read_tensors
 
 BUILDERS: dict[str, Any] = {"mask_rcnn": mask_rcnn, "retinanet": retinanet}

@@ -6,12 +6,12 @@ Accuracies are measured only with --imagenet, which trains the five sizes one af
 from collections.abc import Sequence
 from pathlib import Path
 
-from laplacianformer import info
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.sweep import Run, sweep
-from laplacianformer.pictures.figure import new_figure, save
+from laplacianformer.inspect import cost as info
+from laplacianformer.plots.figure import new_figure, save
 
 SOURCE = "Table 1 and Figure 3a"
 CLAIM = (

@@ -8,7 +8,7 @@ from laplacianformer.experiments.drawing import banded, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, read_rows
 from laplacianformer.experiments.trainings import DEFAULT, compared, one_argument, other_mixer, runs_of, train
-from laplacianformer.pictures.figure import new_figure, save
+from laplacianformer.plots.figure import new_figure, save
 
 SOURCE = "beyond the paper"
 CLAIM = (

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from laplacianformer.errors import InputError
-from laplacianformer.files import write_json
-from laplacianformer.provenance import provenance
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import write_json
+from laplacianformer._util.provenance import provenance
 
 Verdict = Literal["agrees", "agrees in part", "disagrees", "not confirmed at this scale"]
 

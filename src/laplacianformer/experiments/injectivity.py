@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.attention import ATTENTIONS, GridAttention
-from laplacianformer.errors import InputError
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.inputs import pictures, queries_and_keys, trained_nano
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.spectra import effective_rank
-from laplacianformer.pictures.figure import new_figure, save
+from laplacianformer.plots.figure import new_figure, save
 
 SOURCE = "appendix, injectivity of z"
 CLAIM = (

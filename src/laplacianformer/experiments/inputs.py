@@ -8,11 +8,11 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from laplacianformer import shipped
+from laplacianformer import assets as shipped
+from laplacianformer._util.errors import InputError
 from laplacianformer.data.evaluation import EvaluationImages, Taken
 from laplacianformer.data.shards import Stream
 from laplacianformer.data.sources import Source, open_images, parse
-from laplacianformer.errors import InputError
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.weights import load_weights
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer._util.measuring import Call, interleaved
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.experiments.timing import Call, interleaved
-from laplacianformer.pictures.figure import new_figure, save
+from laplacianformer.plots.figure import new_figure, save
 
 SOURCE = "figure of the execution times of the CUDA kernels"
 CLAIM = (

@@ -24,7 +24,7 @@ from laplacianformer.attention.landmarks import Size
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.pictures.figure import new_figure, save
+from laplacianformer.plots.figure import new_figure, save
 
 SOURCE = "Figure 3b"
 CLAIM = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from laplacianformer._util.files import replacing
 from laplacianformer.experiments.frame import EXPERIMENTS
-from laplacianformer.files import replacing
 
 PAGE = Path("docs/reproduction.md")
 HEAD = """# The paper's figures and tables, run again

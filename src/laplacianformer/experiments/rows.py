@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from laplacianformer.files import replacing
+from laplacianformer._util.files import replacing
 
 Row = dict[str, Any]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.provenance import provenance
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
-from laplacianformer.provenance import provenance
 
 PROGRAM = (sys.executable, "-m", "laplacianformer")
 THREADS = 1  # of a training: several trainings use several cores better than one of them does

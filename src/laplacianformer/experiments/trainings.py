@@ -6,7 +6,7 @@ once. --quick takes a few handwritten digits, --imagenet the recipe of the paper
 
 from collections.abc import Mapping, Sequence
 
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.statistics import Difference, Summary, paired, summary

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
 from laplacianformer.export.trace import check_operators, trace
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops.newton_schulz import reference as newton_schulz

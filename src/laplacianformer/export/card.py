@@ -12,8 +12,9 @@ from typing import Any
 from timm.models import save_for_hf
 from timm.models._hub import generate_readme
 
-from laplacianformer import files, weights
-from laplacianformer.errors import InputError
+from laplacianformer import weights
+from laplacianformer._util import files
+from laplacianformer._util.errors import InputError
 from laplacianformer.weights import Weights
 
 CITATION = """@inproceedings{laplacianformer2026,

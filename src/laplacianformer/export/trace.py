@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.export import Dim, ExportedProgram
 
-from laplacianformer.attention.remember import tables_made_once
-from laplacianformer.errors import InputError
+from laplacianformer._util.errors import InputError
+from laplacianformer.attention.cached_tables import tables_made_once
 from laplacianformer.model import LaplacianFormer
 
 

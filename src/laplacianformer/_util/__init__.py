@@ -1,0 +1,1 @@
+"""Errors, files, devices, provenance and measuring: what every room may use."""

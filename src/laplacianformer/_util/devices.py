@@ -1,0 +1,28 @@
+"""Where a model runs."""
+
+import platform
+
+import torch
+
+from laplacianformer._util.errors import InputError
+
+
+def chosen_device(name: str | None) -> torch.device:
+    """The device of that name, or the accelerator of this machine, or its CPU."""
+    if name is None:
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"the device {name!r} can't be used here: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """What a throughput was measured on, for people."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        return f"CPU ({platform.machine()}), threads: {torch.get_num_threads()}"
+    return device.type

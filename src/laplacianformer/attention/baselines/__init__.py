@@ -1,0 +1,1 @@
+"""Other token mixers in the same slot, to compare with."""

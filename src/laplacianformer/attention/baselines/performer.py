@@ -1,0 +1,65 @@
+"""Performer: Choromanski, Likhosherstov, Dohan, Song, Gane, Sarlos, Hawkins, Davis, Mohiuddin, Kaiser, Belanger,
+Colwell and Weller, "Rethinking Attention with Performers", 2021 (FAVOR+).
+
+    phi(x) = exp(Omega x - |x|^2 / 2) / sqrt(f)    of x = q / d^(1/4) and k / d^(1/4)
+    out    = phi(Q) (phi(K)' V) / (phi(Q) (phi(K)' 1))
+
+The rows of Omega are normal, so phi(q)'phi(k) is exp(q'k / sqrt(d)) in expectation: what softmax attention divides by
+its row sums, here with positive weights from every draw. Rows are orthogonal within blocks of d, which keeps their
+distribution and lowers the variance. O(N d f). Omega is drawn once from a seed of its own and kept in the state of the
+layer: other parameters start as they do with any other mixer.
+
+Shape suffixes: b batch, h heads, n tokens, d head width, f features.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplacianformer.attention.baselines.feature_maps import FeatureMapAttention
+from laplacianformer.attention.grid import check_count
+
+
+class PerformerAttention(FeatureMapAttention):
+    """proj(A V + DWC(V)), A an estimate of softmax(Q K' / sqrt(d)) by random features.
+
+    Args:
+        dim: channels.
+        num_heads: heads.
+        features: random features a head; the error of the estimate falls as 1 / sqrt(features).
+        seed: of the draw.
+        **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
+    """
+
+    omega: Tensor  # (heads, f, d)
+
+    def __init__(self, dim: int, num_heads: int, *, features: int = 128, seed: int = 0, **shared: Any) -> None:
+        super().__init__(dim, num_heads, **shared)
+        check_count(self, features=features)
+        omega = draw_orthogonal(num_heads, features, self.head_dim, seed)
+        self.register_buffer("omega", omega.to(self.qkv.weight))
+
+    def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
+        q_bhnf, k_bhnf = self.exponents(q_bhnd), self.exponents(k_bhnd)
+        # The largest exponent becomes 0, so that nothing overflows: one factor a query, one for all keys of a head.
+        q_bhnf = q_bhnf - q_bhnf.detach().amax(-1, keepdim=True)
+        k_bhnf = k_bhnf - k_bhnf.detach().amax((-2, -1), keepdim=True)
+        return q_bhnf.exp(), k_bhnf.exp()
+
+    def exponents(self, x_bhnd: Tensor) -> Tensor:
+        """Omega x - |x|^2 / 2, (B, heads, N, f): the logarithms of phi, without sqrt(f)."""
+        x_bhnd = x_bhnd / self.head_dim**0.25
+        return x_bhnd @ self.omega.to(x_bhnd.dtype).mT - x_bhnd.square().sum(-1, keepdim=True) / 2
+
+
+def draw_orthogonal(heads: int, features: int, width: int, seed: int) -> Tensor:
+    """(heads, features, width): standard normal rows, orthogonal to each other within blocks of `width`."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = -(-features // width)
+    normal = torch.randn(heads, 2, blocks, width, width, generator=generator, device="cpu")
+    # The signs make the orthogonal factor uniform; the lengths are those of rows that are not orthogonal.
+    rotation, triangle = torch.linalg.qr(normal[:, 0])
+    rotation = rotation * triangle.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    lengths = normal[:, 1].norm(dim=-1, keepdim=True)
+    return (lengths * rotation).flatten(1, 2)[:, :features].contiguous()

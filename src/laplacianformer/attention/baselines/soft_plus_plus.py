@@ -1,0 +1,30 @@
+"""SOFT++: Lu, Zhang, Zhu, Feng, Xiang and Zhang, "Softmax-free Linear Transformers", 2024.
+
+    S = k(Q, Km) D^(-1/2) pinv(W) D^(-1/2) k(Km, K)        W = k(Km, Km)    D = diag(W 1)    Q = K    out = S V
+
+SOFT with its pseudo-inverse normalised from both sides by the degrees of the landmarks, which lowers the norm of S and
+keeps it symmetric. There is no shortcut where every token is a landmark: S is then W D^(-1/2) inv(W) D^(-1/2) W.
+O(N m d).
+
+Shape suffixes: b batch, h heads, m landmarks.
+"""
+
+from torch import Tensor
+
+from laplacianformer.attention.baselines.soft import SoftAttention
+from laplacianformer.attention.landmarks import Size
+
+
+class SoftPlusPlusAttention(SoftAttention):
+    """proj(S V + DWC(V)). See `SoftAttention` for the arguments."""
+
+    def exact(self, size: Size) -> bool:
+        return False
+
+    def inverse(self, w_bhmm: Tensor) -> Tensor:
+        root_bhm1 = w_bhmm.sum(-1, keepdim=True).rsqrt()
+        return root_bhm1 * super().inverse(w_bhmm) * root_bhm1.mT
+
+    def share(self, size: Size) -> float:
+        rows, columns = self.cells(size)
+        return super().share(size) * (rows * columns if self.averaged else 1)

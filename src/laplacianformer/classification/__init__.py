@@ -1,0 +1,1 @@
+"""Image classification: recipe, batches, task, inference, evaluation, pictures."""

@@ -1,0 +1,90 @@
+"""From a recipe to the batches of training and evaluation."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.data.batch import Batch
+from laplacianformer.data.evaluation import evaluation_batches
+from laplacianformer.data.indexed import Images
+from laplacianformer.data.labels import Renumbered, numbers_among
+from laplacianformer.data.memory import Memory, MemoryEvaluation, MemoryTraining
+from laplacianformer.data.order import Order
+from laplacianformer.data.passes import PassTraining
+from laplacianformer.data.shards import Shards, Stream
+from laplacianformer.data.sources import Once, Source, in_this_process, open_images
+from laplacianformer.data.stream import StreamTraining
+from laplacianformer.recipes import Data, Recipe
+
+
+class Training(Protocol):
+    """Batches of an epoch, from one of them on."""
+
+    order: Order
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
+
+
+@dataclass
+class Loaders:
+    """Training batches, evaluation batches, the names of the classes, and the number of images of each split."""
+
+    train: Training
+    val: Iterable[Batch]
+    classes: tuple[str, ...]
+    images: dict[str, int | None]  # None: a stream that doesn't say
+
+
+def open_loaders(recipe: Recipe, rank: int = 0, world: int = 1, once: Once = in_this_process) -> Loaders:
+    """The batches of process `rank` of `world`. `once` lets one process list the files for all."""
+    data = recipe.data
+    train = open_images(Source(data.reader, data.root, data.train_split, data.num_classes, data.train_samples), once)
+    count = len(train.classes)
+    val = open_images(Source(data.reader, data.root, data.val_split, count, data.val_samples), once)
+    what = f"{data.root or data.reader} ({data.val_split})"
+    numbers = numbers_among(val.classes, train.classes, what, "training doesn't")
+    training = _training(recipe, train, rank, world)
+    held_out, images = _held_out(recipe, val, rank, world)
+    counts = {"training": training.order.samples, "held-out": images}
+    return Loaders(training, Renumbered(held_out, numbers), train.classes, counts)
+
+
+def _training(recipe: Recipe, images: Images | Stream, rank: int, world: int) -> Training:
+    data, augment = recipe.data, recipe.augment
+
+    def order(samples: int) -> Order:
+        return Order(samples, recipe.optimise.batch_size, recipe.run.seed, data.repeats, rank, world)
+
+    if isinstance(images, Stream):
+        return PassTraining(images, order(_checked_stream(images, data, world)), data, augment)
+    if data.cache:
+        memory = Memory(images, data)
+        return MemoryTraining(memory, order(len(memory)), augment)
+    return StreamTraining(images, order(len(images)), data, augment)
+
+
+def _held_out(recipe: Recipe, images: Images | Stream, rank: int, world: int) -> tuple[Iterable[Batch], int | None]:
+    """Batches, and the number of images of all processes where it is known."""
+    data, batch_size = recipe.data, recipe.optimise.batch_size // world
+    if data.cache and not isinstance(images, Stream):
+        memory = Memory(images, data)
+        return MemoryEvaluation(memory, batch_size, rank, world), len(memory)
+    count = images.samples if isinstance(images, Stream) else len(images)
+    return evaluation_batches(images, data.input, batch_size, data.workers, rank, world), count
+
+
+def _checked_stream(stream: Stream, data: Data, world: int) -> int:
+    """Its number of images, if it can be trained on."""
+    if data.cache or data.repeats > 1:
+        raise InputError(f"{data.reader} gives images in its own order: data.cache and data.repeats don't work with it")
+    if isinstance(stream, Shards) and len(stream.urls) < world:
+        raise InputError(
+            f"{data.reader} has {len(stream.urls)} shards for {world} processes, and each needs one of its own: "
+            "make more shards, or start fewer processes"
+        )
+    if not stream.samples:
+        raise InputError(f"{data.reader} doesn't say how many images there are: give data.train_samples=N")
+    return stream.samples

@@ -1,0 +1,129 @@
+"""Pictures from files of any kind to what a model takes.
+
+Rotated as their EXIF data says, the first frame of an animation, transparency on white, 16 bits scaled to 8.
+"""
+
+import glob
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+from timm.data import create_transform
+from torch import Tensor
+from torchvision.transforms import Compose, Grayscale
+
+from laplacianformer._util.errors import InputError
+
+SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
+MOST_ELONGATED = 100  # longer side over shorter: the shorter side is scaled to the model's, and the longer with it
+
+
+def find(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """The files meant by names of files, folders (searched through, hidden files left out) and patterns.
+
+    Each with an empty text, or with the reason why there is none.
+    """
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            yield from _in_folder(path)
+        elif path.is_file():
+            yield path, ""
+        elif path.exists():
+            yield path, "not a regular file"
+        elif glob.has_magic(name):
+            matches = sorted(glob.glob(name, recursive=True))
+            yield from find(matches) if matches else [(path, "no file matches this pattern")]
+        else:
+            yield path, "no such file or folder"
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
+    inside = (path.relative_to(folder) for path in sorted(folder.rglob("*")))
+    visible = (path for path in inside if not any(part.startswith(".") for part in path.parts))
+    found = [folder / path for path in visible if path.suffix.lower() in SUFFIXES and (folder / path).is_file()]
+    yield from ((path, "") for path in found)
+    if not found:
+        yield folder, f"no images in this folder (looked for {', '.join(sorted(SUFFIXES))})"
+
+
+def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Image.Image:
+    """One picture as RGB, turned as its EXIF data say. Raises InputError with the reason where that can't be."""
+    try:
+        with warnings.catch_warnings():
+            # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the picture.
+            warnings.simplefilter("ignore")
+            if isinstance(source, Image.Image):
+                return _flat(source, upright=upright)
+            with source.open("rb") if isinstance(source, Path) else source as file, Image.open(file) as image:
+                return _flat(image, upright=upright)
+    except InputError:
+        raise
+    except UnidentifiedImageError:
+        raise InputError("not an image in a format that Pillow reads") from None
+    except Image.DecompressionBombError:
+        raise InputError(f"more than {MOST_PIXELS / 1e6:.0f} million pixels: make it smaller first") from None
+    except MemoryError:
+        raise InputError("not enough memory to decode it: make it smaller first") from None
+    except Exception as error:  # Pillow's many decoders raise whatever they meet in a broken file
+        raise InputError(f"can't be decoded: {error or type(error).__name__}") from None
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise InputError(f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first")
+    if max(width, height) > MOST_ELONGATED * min(width, height):
+        raise InputError(
+            f"{width} x {height} pixels, one side more than {MOST_ELONGATED} times the other: crop it first"
+        )
+
+
+def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
+    """Three channels of 8 bits, no transparency."""
+    _check_size(*image.size)
+    image.load()
+    with suppress(Exception):  # EXIF data that can't be read: the picture stays as it is stored
+        image = ImageOps.exif_transpose(image) if upright else image
+    if image.mode == "F":
+        raise InputError("its pixels are floating-point numbers of unknown range: save it with 8 or 16 bits")
+    if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255
+        pixels = np.asarray(image, dtype=np.int64).clip(0, 65535)
+        image = Image.fromarray(((pixels + 128) // 257).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        white.alpha_composite(image)
+        image = white
+    return image.convert("RGB")
+
+
+def to_input(taken: dict[str, Any], *, normalize: bool = True) -> Callable[[Image.Image], Tensor]:
+    """The transform from a picture that was read to the tensor that the model takes; without `normalize`, to its bytes.
+
+    It is the only one: evaluation in training, `eval` and `predict` see the same.
+    """
+    channels = taken["size"][0]
+    if channels not in (1, 3):
+        raise InputError(f"the model takes {channels} channels: expected 1 or 3, grey or colour")
+    transform = create_transform(
+        input_size=tuple(taken["size"]),
+        mean=taken["mean"],
+        std=taken["std"],
+        interpolation=taken["interpolation"],
+        crop_pct=taken["crop_pct"],
+        is_training=False,
+        normalize=normalize,
+    )
+    return Compose([Grayscale(), transform]) if channels == 1 else transform
+
+
+def to_picture(tensor: Tensor, taken: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What the model saw, (height, width, 3) from 0 to 1: `to_input`'s normalisation undone."""
+    mean, std = (np.array(taken[key])[:, None, None] for key in ("mean", "std"))
+    pixels = (tensor.double().numpy() * std + mean).clip(0, 1)
+    return np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0)

@@ -1,0 +1,89 @@
+"""What a recipe with a `detector:` section may say: every key, its type, its range and what it means."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from laplacianformer.classification.recipe import Count, Finite, Optimise, Positive, Run, Share, checked
+
+
+@checked
+class Detector:
+    """What is trained: a detector of `laplacianformer.detection` on a backbone of timm."""
+
+    name: Literal["mask_rcnn", "retinanet"]
+    backbone: str
+    backbone_args: dict[str, Any] = Field(default_factory=dict)  # of timm.create_model, as drop_path_rate
+    weights: str | None = None  # a weights file to start from: of a classifier (the backbone) or of a detector (all)
+    frozen_stages: Annotated[int, Field(ge=0)] = 0  # stages of the backbone that stay as they are, from the first
+    frozen_statistics: bool = False  # whitening and batch norm of the backbone keep their running statistics
+    args: dict[str, Any] = Field(default_factory=dict)  # of the builder, as channels, anchor_scale, head_width
+
+
+@checked
+class DetectionData:
+    """Where images and boxes come from, and what the model sees of them."""
+
+    reader: Literal["coco", "shapes"] = "coco"
+    root: str | None = None  # the folder of a COCO data set; --data sets it
+    train_annotations: str | None = None  # a file in the folder; none: instances_train*.json, also in annotations/
+    val_annotations: str | None = None
+    train_images: str | None = None  # a folder in the folder; none: train2017/ for instances_train2017.json
+    val_images: str | None = None
+    short_side: tuple[Count, ...] = (800,)  # pixels; each training image draws one, evaluation takes the last
+    long_side: Count = 1333  # at most
+    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    workers: Annotated[int, Field(ge=0)] = 4  # processes that load images, for each training process
+    corrupt_limit: Share = 0.01  # stop when more than this share of an epoch's images can't be read
+    shapes_train: Count = 1000  # generated images, for the reader shapes
+    shapes_val: Count = 200
+    shapes_size: Annotated[int, Field(ge=32)] = 128  # pixels
+
+
+@checked
+class DetectionAugment:
+    """What is done to training images, their boxes and masks, before they are resized; in this order."""
+
+    colour: Share = 0.0  # probability of each of: brightness, contrast, saturation, hue
+    zoom_out: Share = 0.0  # probability of a border of up to twice the image, filled with its mean colour
+    crop: Share = 0.0  # probability of a crop that keeps enough of an object
+    flip: Share = 0.5
+
+
+@checked
+class DetectionOptimise(Optimise):
+    """Optimiser and schedule: as for classification, or with steps."""
+
+    lr_steps: tuple[Positive, ...] = ()  # epochs after which the rate is a tenth of what it was; none: a cosine
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the backbone's rate, a layer further from its end
+
+
+@checked
+class DetectionRun(Run):
+    """How it is run."""
+
+    eval_epochs: Count = 1  # an evaluation every so many epochs, and after the last
+
+
+@checked
+class DetectionRecipe:
+    """One training run of a detector."""
+
+    detector: Detector
+    data: DetectionData
+    augment: DetectionAugment = Field(default_factory=DetectionAugment)
+    optimise: DetectionOptimise
+    run: DetectionRun = Field(default_factory=DetectionRun)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "DetectionRecipe":
+        if self.optimise.warmup_epochs >= self.optimise.epochs:
+            raise ValueError("optimise.warmup_epochs must be less than optimise.epochs")
+        if list(self.optimise.lr_steps) != sorted(self.optimise.lr_steps):
+            raise ValueError("optimise.lr_steps must grow")
+        if max(self.data.short_side) > self.data.long_side:
+            raise ValueError("data.short_side must not be more than data.long_side")
+        if self.run.strategy == "fsdp":
+            raise ValueError("run.strategy=fsdp is for classification: detectors train with ddp")
+        return self

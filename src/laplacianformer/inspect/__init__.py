@@ -1,0 +1,1 @@
+"""Looking into a model: diagnosis, attention maps, cost."""

@@ -1,0 +1,91 @@
+"""The named sizes, registered with timm: `import laplacianformer`, then `timm.create_model("laplacianformer_tiny")`.
+
+They are solved from the paper's parameters and FLOPs (docs/paper.md).
+"""
+
+from typing import Any
+
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import nn
+
+from laplacianformer.assets import as_pretrained
+from laplacianformer.model.backbone import LaplacianFormer
+
+
+def _create(name: str, pretrained: bool, arguments: dict[str, Any], **size: Any) -> nn.Module:
+    model: nn.Module = build_model_with_cfg(
+        LaplacianFormer,
+        name,
+        pretrained,
+        feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
+        **{**size, **arguments},
+    )
+    if isinstance(model, LaplacianFormer):
+        timms_own = {"pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"}
+        model.arguments = {key: value for key, value in arguments.items() if key not in timms_own}
+    return model
+
+
+def _cfg(**overrides: Any) -> dict[str, Any]:
+    return {
+        "num_classes": 1000,
+        "input_size": (3, 224, 224),
+        "pool_size": (7, 7),
+        "fixed_input_size": False,
+        "crop_pct": 0.9,
+        "interpolation": "bicubic",
+        "mean": (0.485, 0.456, 0.406),
+        "std": (0.229, 0.224, 0.225),
+        "first_conv": "stages.0.embedding.proj",
+        "classifier": "head",
+        "license": "apache-2.0",
+        **overrides,
+    }
+
+
+default_cfgs = generate_default_cfgs(
+    {
+        "laplacianformer_nano": _cfg(input_size=(3, 32, 32), pool_size=(2, 2), crop_pct=1.0),
+        "laplacianformer_tiny": _cfg(),
+        "laplacianformer_small": _cfg(),
+        "laplacianformer_medium": _cfg(),
+        "laplacianformer_large": _cfg(),
+        "laplacianformer_huge": _cfg(),
+    }
+)
+
+
+@register_model
+def laplacianformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """1.3 M parameters, for images of 28 to 64 pixels and for small devices: the stem halves, not quarters.
+
+    Pretrained on CIFAR-10, where the package comes with the weights.
+    """
+    kwargs = as_pretrained(kwargs) if pretrained else kwargs
+    widths = {"embed_dims": (32, 64, 128, 160), "num_heads": (1, 2, 4, 5), "stem_kernel": 3, "stem_stride": 2}
+    return _create("laplacianformer_nano", pretrained, kwargs, depths=(2, 2, 2, 1), **widths)
+
+
+@register_model
+def laplacianformer_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    return _create("laplacianformer_tiny", pretrained, kwargs, depths=(2, 2, 2, 2))
+
+
+@register_model
+def laplacianformer_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    return _create("laplacianformer_small", pretrained, kwargs, depths=(2, 4, 10, 3))
+
+
+@register_model
+def laplacianformer_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    return _create("laplacianformer_medium", pretrained, kwargs, depths=(2, 4, 19, 6))
+
+
+@register_model
+def laplacianformer_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    return _create("laplacianformer_large", pretrained, kwargs, depths=(2, 6, 32, 6))
+
+
+@register_model
+def laplacianformer_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    return _create("laplacianformer_huge", pretrained, kwargs, depths=(4, 4, 50, 4))

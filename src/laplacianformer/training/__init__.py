@@ -1,0 +1,1 @@
+"""The training loop, recipes, checkpoints and metrics that all tasks share."""

@@ -1,0 +1,338 @@
+"""COCO files: what they say arrives as it is, and what makes no sense is named with its file."""
+
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.detection.batches import GroupedOrder, TrainingScenes
+from laplacianformer.detection.coco import open_coco
+from laplacianformer.recipes import DetectionAugment, DetectionData
+from tests.detection import helpers
+
+SQUARE = [[10, 8, 30, 8, 30, 20, 10, 20]]  # polygon of the box 10, 8, 20 x 12
+COUNTS = [48 * 10 + 8, 12, *[36, 12] * 19, 48 * 48 - (48 * 10 + 8) - 12 - 48 * 19]  # the same, down the columns
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return helpers.coco_folder(tmp_path_factory.mktemp("coco") / "data", train=6, val=2)
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    """Pictures are shared, annotations may be edited."""
+    for split in ("train", "val"):
+        (tmp_path / split).symlink_to(original / split)
+        (tmp_path / f"instances_{split}.json").write_text((original / f"instances_{split}.json").read_text())
+    return tmp_path
+
+
+def opened(folder: Path, *, masks: bool = True, **keys: Any) -> Any:
+    return open_coco(DetectionData(root=str(folder), **keys), "train", masks=masks)
+
+
+def only(folder: Path, **fields: Any) -> None:
+    """One object in the first picture, with these fields."""
+
+    def edit(tree: dict[str, Any]) -> None:
+        one = {"id": 7, "image_id": tree["images"][0]["id"], "category_id": 2, "bbox": [10, 8, 20, 12], "area": 240}
+        tree["annotations"] = [{"iscrowd": 0, "segmentation": SQUARE, **one, **fields}]
+
+    helpers.change(folder, "train", edit)
+
+
+@pytest.mark.parametrize(
+    "segmentation", [SQUARE, {"size": [48, 48], "counts": COUNTS}, "text"], ids=["polygon", "counts", "text"]
+)
+def test_polygons_and_run_lengths_of_both_kinds_give_the_same_mask(folder: Path, segmentation: Any) -> None:
+    expected = np.zeros((48, 48), dtype=np.uint8)
+    expected[8:20, 10:30] = 1
+    if segmentation == "text":
+        from pycocotools import mask
+
+        coded = mask.encode(np.asfortranarray(expected))
+        segmentation = {"size": [48, 48], "counts": coded["counts"].decode()}
+    only(folder, segmentation=segmentation)
+    target = opened(folder).target(0)
+    assert target["boxes"].tolist() == [[10, 8, 30, 20]]
+    assert target["labels"].tolist() == [2]
+    assert np.array_equal(target["masks"][0].numpy(), expected)
+
+
+def test_crowds_are_not_trained_on_but_stay_for_evaluation(folder: Path) -> None:
+    only(folder, iscrowd=1, segmentation={"size": [48, 48], "counts": COUNTS})
+    images = opened(folder)
+    assert len(images.target(0)["boxes"]) == 0
+    assert images.tree["annotations"][0]["iscrowd"] == 1
+
+
+def test_categories_with_gaps_get_labels_without(folder: Path) -> None:
+    def edit(tree: dict[str, Any]) -> None:
+        for place, category in enumerate(tree["categories"]):
+            category["id"] = 90 - 10 * place
+        for one in tree["annotations"]:
+            one["category_id"] = 100 - 10 * one["category_id"]
+
+    before = opened(folder)
+    helpers.change(folder, "train", edit)
+    after = opened(folder)
+    assert after.category_ids == (50, 60, 70, 80, 90)
+    assert after.classes == before.classes[::-1]
+    for index in range(len(before)):
+        assert (after.target(index)["labels"] == 6 - before.target(index)["labels"]).all()
+
+
+def test_an_image_without_objects_is_an_example_of_nothing(folder: Path) -> None:
+    helpers.change(folder, "train", lambda tree: tree.update(annotations=[]))
+    picture, target = opened(folder).read(0)
+    assert picture.size == (48, 48)
+    assert {name: tuple(value.shape) for name, value in target.items()} == {
+        "boxes": (0, 4),
+        "labels": (0,),
+        "masks": (0, 48, 48),
+    }
+
+
+LEFT_OUT = {
+    "empty": ({"bbox": [10, 8, 0, 12]}, r"annotation 7 \(of train-00001\.png\) has an empty box: \[10, 8, 0, 12\]"),
+    "huge": ({"bbox": [10, 8, 10**400, 12]}, r"annotation 7 .*has an empty box"),
+    "not finite": ({"bbox": [10, 8, float("nan"), 12]}, r"annotation 7 .*has an empty box"),
+    "outside": ({"bbox": [60, 8, 20, 12]}, r"annotation 7 .*has a box outside of the image"),
+    "mask elsewhere": ({"bbox": [35, 30, 10, 10]}, r"annotation 7 .*has a mask that misses its box"),
+    "run lengths elsewhere": (
+        {"bbox": [35, 30, 10, 10], "segmentation": {"size": [48, 48], "counts": COUNTS}},
+        r"annotation 7 .*has a mask that misses its box",
+    ),
+    "two corners": ({"segmentation": [[10, 8, 30, 20]]}, r"annotation 7 .*has no polygon of three corners"),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_an_object_to_learn_nothing_from_is_left_out_and_named(
+    what: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields, message = LEFT_OUT[what]
+    only(folder, **fields)
+    with caplog.at_level(logging.WARNING):
+        images = opened(folder)
+    assert len(images.target(0)["boxes"]) == 0
+    import re
+
+    assert re.search(rf"object left out: .*instances_train\.json: {message}", caplog.text)
+
+
+def test_a_box_is_cut_at_the_border_and_a_sliver_without_pixels_is_left_out(folder: Path) -> None:
+    only(folder, bbox=[-5, 40, 20, 20], segmentation=[[-5, 40, 15, 40, 15, 60, -5, 60]])
+    assert opened(folder).target(0)["boxes"].tolist() == [[0, 40, 15, 48]]
+    only(folder, bbox=[10.1, 8.1, 0.2, 0.2], segmentation=[[10.1, 8.1, 10.3, 8.1, 10.3, 8.3]])
+    assert len(opened(folder).target(0)["boxes"]) == 0
+
+
+def duplicate_name(tree: dict[str, Any]) -> None:
+    tree["images"].append({**tree["images"][0], "id": 99})
+
+
+def duplicate_id(tree: dict[str, Any]) -> None:
+    tree["images"].append({**tree["images"][0], "file_name": "other.png"})
+
+
+def first(**fields: Any) -> Any:
+    return lambda tree: tree["annotations"][0].update(fields)
+
+
+REFUSED = {
+    "duplicate name": (duplicate_name, r"train-00001\.png is there twice, with the ids 1 and 99"),
+    "duplicate id": (duplicate_id, r"train-00001\.png and other\.png have the same id 1"),
+    "no width": (lambda tree: tree["images"][0].pop("width"), r"train-00001\.png needs a width and a height"),
+    "no images": (lambda tree: tree.update(images=[]), r"has no images"),
+    "no categories": (lambda tree: tree.update(annotations=[], categories=[]), r"has no categories"),
+    "same category": (
+        lambda tree: tree["categories"].append(tree["categories"][0]),
+        r"'circle' \(id 1\) is there twice",
+    ),
+    "not a tree": (lambda tree: tree.pop("annotations"), r"is not a COCO file: expected lists of images"),
+    "unknown image": (first(image_id=77), r"annotation 1 is of image 77, which is not in the file"),
+    "unknown category": (first(category_id=77), r"annotation 1 has category 77, which is not in the file"),
+    "box of three": (first(bbox=[1, 2, 3]), r"annotation 1 .* needs a bbox of four numbers, got \[1, 2, 3\]"),
+    "no mask": (first(segmentation=None), r"annotation 1 .* has no segmentation: train RetinaNet"),
+    "other size": (first(segmentation={"size": [9, 9], "counts": [81]}), r"annotation 1 .*size \[9, 9\], the image is"),
+    "negative id": (
+        lambda tree: tree["images"][0].update(id=-1),
+        r"train-00001\.png has the id -1: expected 0 or more",
+    ),
+    "list as image": (first(image_id=[1]), r"annotation 1 is of image \[1\], which is not in the file"),
+    "list as category": (first(category_id=[1]), r"annotation 1 has category \[1\], which is not in the file"),
+    "crowd": (first(iscrowd=None), r"annotation 1 .*has iscrowd None: expected 0 or 1"),
+    "no size": (first(segmentation={"size": None, "counts": [81]}), r"annotation 1 .*size None, the image is"),
+    "short runs": (
+        first(segmentation={"size": [48, 48], "counts": [5, 6]}),
+        r"annotation 1 .*run lengths of 11 pixels, the image has 2304",
+    ),
+    "fractions": (first(segmentation={"size": [48, 48], "counts": [2304.0]}), r"annotation 1 .*not whole numbers"),
+    "not a code": (first(segmentation={"size": [48, 48], "counts": "\u00e9"}), r"annotation 1 .*can't be decoded"),
+    "NaN": (first(segmentation=[[1, 2, 30, 2, float("nan"), 30]]), r"annotation 1 .*corners far outside of the image"),
+    "far away": (first(segmentation=[[1, 2, 1e9, 2, 30, 30]]), r"annotation 1 .*corners far outside of the image"),
+    "odd polygon": (first(segmentation=[[1, 2, 3, 4, 5, 6, 7]]), r"annotation 1 .*not a list of pairs"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_an_entry_that_makes_no_sense_is_refused_in_one_line_that_names_the_file(what: str, folder: Path) -> None:
+    edit, message = REFUSED[what]
+    helpers.change(folder, "train", edit)
+    with pytest.raises(InputError, match=rf"instances_train\.json.* ?{message}") as error:
+        opened(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("area", [{}, {"area": None}, {"area": float("nan")}, {"area": -5}])
+def test_without_an_area_it_is_that_of_the_mask_or_of_the_box(area: dict[str, Any], folder: Path) -> None:
+    fields = {"bbox": [10, 8, 20, 12], "segmentation": [[10, 8, 30, 8, 10, 20]], "area": "none", **area}
+    only(folder, **fields)
+    if not area:
+        helpers.change(folder, "train", lambda tree: tree["annotations"][0].pop("area"))
+    images = opened(folder)
+    covered = int(images.target(0)["masks"].sum())
+    assert images.tree["annotations"][0]["area"] == covered
+    assert 100 < covered < 140
+    assert opened(folder, masks=False).tree["annotations"][0]["area"] == 240
+
+
+@pytest.mark.parametrize(("stated", "turned"), [((48, 32), False), ((32, 48), True)])
+def test_a_turned_picture_is_read_as_the_stated_size_says(stated: tuple[int, int], turned: bool, folder: Path) -> None:
+    pixels = np.arange(32 * 48 * 3, dtype=np.uint8).reshape(32, 48, 3)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (folder / "own").mkdir()
+    Image.fromarray(pixels).save(folder / "own" / "turned.png", exif=exif)
+    entry = {"id": 50, "file_name": "turned.png", "width": stated[0], "height": stated[1]}
+    helpers.change(folder, "train", lambda tree: tree.update(images=[entry], annotations=[]))
+    picture, _ = opened(folder, train_images="own").read(0)
+    assert np.array_equal(np.asarray(picture), np.rot90(pixels, -1) if turned else pixels)
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_where_no_picture_can_be_read_a_black_one_says_so(masks: bool, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    images = opened(folder, masks=masks, train_images="empty")
+    scenes = TrainingScenes(images, DetectionData(), DetectionAugment(), seed=0)
+    image, target, corrupt = scenes[0, 0]
+    assert not image.any()
+    assert {name: len(value) for name, value in target.items()} == dict.fromkeys(target, 0)
+    assert ("masks" in target) == masks
+    assert all("there is no " in line for line in corrupt)
+    assert corrupt
+
+
+def test_shapes_are_not_read_from_a_folder(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"reads no files: give --data coco:.* to train on it"):
+        open_coco(DetectionData(reader="shapes", root=str(folder)), "train", masks=True)
+
+
+def test_retinanet_needs_no_masks(folder: Path) -> None:
+    helpers.change(folder, "train", lambda tree: [one.pop("segmentation") for one in tree["annotations"]])
+    assert set(opened(folder, masks=False).target(0)) == {"boxes", "labels"}
+
+
+def test_files_are_found_where_coco_has_them_or_where_the_recipe_says(folder: Path) -> None:
+    (folder / "annotations").mkdir()
+    (folder / "instances_train.json").rename(folder / "annotations" / "instances_train2017.json")
+    (folder / "train").rename(folder / "train2017")
+    assert opened(folder).read(0)[0].size == (48, 48)
+    (folder / "annotations" / "instances_train2014.json").write_text("{}")
+    with pytest.raises(InputError, match=r"several annotations: choose one with data\.train_annotations"):
+        opened(folder)
+    chosen = "annotations/instances_train2017.json"
+    assert len(opened(folder, train_annotations=chosen)) == 6
+    (folder / "train2017").rename(folder / "elsewhere")
+    with pytest.raises(InputError, match=r"there is no .*train2017 for instances_train2017\.json"):
+        opened(folder, train_annotations=chosen)
+    assert opened(folder, train_annotations=chosen, train_images="elsewhere").read(0)[0].size == (48, 48)
+
+
+def test_missing_and_broken_files_are_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        opened(tmp_path / "nowhere")
+    (folder / "instances_train.json").write_text("{")
+    with pytest.raises(InputError, match=r"instances_train\.json is not JSON"):
+        opened(folder)
+    (folder / "instances_train.json").unlink()
+    with pytest.raises(InputError, match=r"has no instances_train\*\.json"):
+        opened(folder)
+
+
+def test_a_picture_of_another_size_than_stated_is_not_read(folder: Path) -> None:
+    helpers.change(folder, "train", lambda tree: tree["images"][1].update(height=50))
+    images = opened(folder, masks=False)
+    with pytest.raises(InputError, match=r"is 48 x 48 pixels, .*instances_train\.json says 48 x 50"):
+        images.read(1)
+
+
+def test_augmentation_moves_picture_box_and_mask_together(folder: Path) -> None:
+    """Whatever is drawn: each mask stays within its box and fills it where nothing was cut or scaled away."""
+    augment = DetectionAugment(colour=0.5, zoom_out=0.5, crop=0.7, flip=0.5)
+    scenes = TrainingScenes(opened(folder), DetectionData(), augment, seed=0)
+    seen = set()
+    for epoch in range(8):
+        image, target, _ = scenes[epoch, 0]
+        seen.add(tuple(image.shape))
+        assert image.dtype == torch.uint8
+        assert target["masks"].shape[1:] == image.shape[1:]
+        for box, mask in zip(target["boxes"], target["masks"], strict=True):
+            rows, columns = np.nonzero(mask.numpy())
+            if len(rows):
+                assert columns.min() >= box[0] - 1
+                assert columns.max() <= box[2] + 1
+                assert rows.min() >= box[1] - 1
+                assert rows.max() <= box[3] + 1
+        again = scenes[epoch, 0]
+        assert torch.equal(again[0], image), "a function of seed, epoch and key"
+    assert len(seen) > 2
+
+
+def test_a_flip_mirrors_exactly(folder: Path) -> None:
+    images = opened(folder)
+    scenes = TrainingScenes(images, DetectionData(), DetectionAugment(flip=1.0), seed=0)
+    plain = images.target(0)
+    _, flipped, _ = scenes[0, 0]
+    assert torch.equal(flipped["masks"], plain["masks"].flip(2))
+    assert torch.equal(
+        flipped["boxes"],
+        torch.stack(
+            [48 - plain["boxes"][:, 2], plain["boxes"][:, 1], 48 - plain["boxes"][:, 0], plain["boxes"][:, 3]], 1
+        ),
+    )
+
+
+def test_batches_have_one_shape_all_but_one_and_every_image_comes_once() -> None:
+    groups = torch.arange(50) % 3 == 0
+    order = GroupedOrder(50, 4, seed=3, groups=groups)
+    keys = order.keys(0)
+    assert keys.shape == (12, 4)
+    assert len(keys.unique()) == 48
+    mixed = sum(bool(groups[batch].any() and not groups[batch].all()) for batch in keys)
+    assert mixed <= 1
+    assert not torch.equal(keys, order.keys(1))
+    kinds = [bool(groups[batch].float().mean() > 0.5) for batch in keys]
+    assert kinds != sorted(kinds), "batches of both shapes are mixed over the epoch"
+    halves = [GroupedOrder(50, 4, seed=3, rank=rank, world=2, groups=groups).keys(0) for rank in (0, 1)]
+    assert torch.equal(torch.stack(halves, 2).flatten(1), keys)
+
+
+def test_the_tree_that_was_read_is_not_changed() -> None:
+    from laplacianformer.detection import shapes
+    from laplacianformer.detection.checked_coco import checked_tree
+
+    tree, _ = shapes.generate("train", 2, 48)
+    before = copy.deepcopy(tree)
+    checked_tree(tree, "here", masks=True)
+    assert tree == before
+    assert json.dumps(tree)

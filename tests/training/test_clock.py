@@ -1,0 +1,39 @@
+"""What the columns images_per_second and data_wait say."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laplacianformer.classification import task as classification
+from laplacianformer.data import memory
+from laplacianformer.training import clock
+
+from . import helpers
+
+
+def test_throughput_counts_all_the_time_but_that_of_the_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that only these go on: 3 s for a batch, 1 s for a step, 100 s for an evaluation."""
+    now = [0.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+
+    def slow(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def slowed(*arguments: Any) -> Any:
+            now[0] += seconds
+            return function(*arguments)
+
+        return slowed
+
+    monkeypatch.setattr(memory, "crop_and_flip", slow(3, memory.crop_and_flip))
+    monkeypatch.setattr(classification.Training, "loss", slow(1, classification.Training.loss))
+    monkeypatch.setattr(memory.MemoryEvaluation, "__iter__", slow(100, memory.MemoryEvaluation.__iter__))
+    recipe = helpers.tiny(tmp_path, optimise={"epochs": 2})
+    classification.train(recipe, tmp_path / "run")
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["3", "4", "6", "8"]
+    assert {(row["images_per_second"], row["data_wait"]) for row in rows} == {("1.5", "0.75")}

@@ -1,0 +1,104 @@
+"""What is said when numbers stop being finite, or a CPU can't do what it announces."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+
+import laplacianformer  # noqa: F401  (registers the models)
+from laplacianformer._util.errors import InputError
+from laplacianformer.classification import task as classification
+from laplacianformer.training import checkpoint
+from laplacianformer.training import finite as trouble
+
+from . import helpers
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model("laplacianformer_nano", num_classes=3, **helpers.MODEL)
+
+
+def test_the_first_layer_that_is_not_finite_is_named() -> None:
+    sick, images = model(), torch.randn(2, 3, 16, 16)
+    assert trouble.first_not_finite(sick, images) == "every layer's output is finite"
+    with torch.no_grad():
+        sick.stages[1].blocks[0].mlp.fc1.bias.fill_(1e30)
+        sick.stages[1].blocks[0].mlp.fc2.weight.fill_(1e30)
+    assert trouble.first_not_finite(sick, images).endswith("is stages.1.blocks.0.mlp.fc2")
+    assert not sick._forward_hooks
+    images[0, 0, 0, 0] = torch.nan
+    assert trouble.first_not_finite(sick, images) == "the images themselves are not finite"
+    with torch.no_grad():
+        sick.stages[0].blocks[0].norm1.weight[3] = torch.inf
+    assert "weights stages.0.blocks.0.norm1.weight are not finite" in trouble.first_not_finite(sick, images)
+
+
+def test_the_first_gradient_that_is_not_finite_is_named() -> None:
+    sick = model()
+    sick(torch.randn(2, 3, 16, 16)).sum().backward()
+    assert "norm is not" in trouble.gradients_not_finite(sick)
+    sick.norm.bias.grad[0] = torch.nan
+    assert "the gradient of norm.bias is not" in trouble.gradients_not_finite(sick)
+
+
+def test_a_run_whose_loss_is_not_finite_stops_and_keeps_its_checkpoint(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path, optimise={"lr": 1e37, "optimiser": "sgd", "clip_norm": None, "weight_decay": 0})
+    with pytest.raises(InputError, match=r"(loss|gradient) is not finite at step \d+: .*(stages|head|norm)") as error:
+        classification.train(recipe, tmp_path / "run")
+    assert "\n" not in str(error.value)
+    if checkpoint.exists(tmp_path / "run"):
+        state = checkpoint.load(tmp_path / "run")
+        assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_a_run_names_the_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with clipping, which makes every gradient NaN."""
+
+    def sick(*arguments: object) -> torch.nn.Module:
+        model = create(*arguments)
+        model.head.weight.register_hook(lambda gradient: gradient * torch.nan)
+        return model
+
+    create = classification.parts.create_model
+    monkeypatch.setattr(classification.parts, "create_model", sick)
+    with pytest.raises(InputError, match=r"gradient of head\.weight is not"):
+        classification.train(helpers.tiny(tmp_path, optimise={"clip_norm": 1.0}), tmp_path / "run")
+
+
+def test_weights_that_could_not_be_written_are_refused_before_training(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path)
+    loaders = dataclasses.replace(classification.open_loaders(recipe), classes=("same", "same", "other"))
+    fabric = classification.parts.create_engine(recipe.run)
+    with pytest.raises(InputError, match="2 different class names for a model with 3 outputs"):
+        classification.Training(recipe, tmp_path / "run", fabric, loaders, resume=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_mixup_of_an_odd_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"mixup needs an even batch a process: optimise.batch_size=5 is 5"):
+        classification.train(helpers.tiny(tmp_path, optimise={"batch_size": 5}), tmp_path / "run")
+
+
+def test_an_unknown_augmentation_is_one_line(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path, data={"cache": False}, augment={"crop_padding": 0, "rand_augment": "rubbish"})
+    with pytest.raises(InputError, match=r"augment.rand_augment=rubbish can't be used"):
+        classification.train(recipe, tmp_path / "run")
+
+
+def test_a_cpu_that_dies_in_bfloat16_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trouble, "BFLOAT16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    with pytest.raises(InputError, match=r"ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+        trouble.try_bfloat16_on_cpu()
+    monkeypatch.setattr(trouble, "BFLOAT16_TRIAL", "raise SystemError('no such number')")
+    with pytest.raises(InputError, match=r"no such number\): set run.precision=float32"):
+        trouble.try_bfloat16_on_cpu()
+
+
+def test_bfloat16_runs_where_it_can(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path, optimise={"epochs": 2}, run={"precision": "bfloat16"})
+    result = classification.train(recipe, tmp_path / "run")
+    assert result.steps == 8
+    assert {tensor.dtype for tensor in helpers.weights(tmp_path / "run").values()} == {torch.float32, torch.int64}

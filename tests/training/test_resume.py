@@ -1,0 +1,71 @@
+"""A run that is killed and resumed ends as the run that was not: weights bit for bit, rows alike."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from laplacianformer.classification import task as classification
+from laplacianformer.training import checkpoint
+
+from . import helpers
+
+pytestmark = pytest.mark.timeout(600)  # starts processes, on whatever cores there are
+
+# Kills itself, as the machine would, in the n-th call of a function: an optimiser step, or the flush of a checkpoint.
+KILL = """
+import os, signal, sys
+from pathlib import Path
+from laplacianformer import recipes
+from laplacianformer.classification import task as classification
+
+recipe, output, owner, name, calls = sys.argv[1:]
+target, left = {"os": os, "Training": classification.Training}[owner], [int(calls)]
+original = getattr(target, name)
+
+def counted(*arguments):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*arguments)
+
+setattr(target, name, counted)
+classification.train(recipes.load(recipe), Path(output), resume=True)
+"""
+
+
+def killed(folder: Path, output: Path, owner: str, name: str, calls: int) -> None:
+    with helpers.python(["-c", KILL, str(folder / "recipe.yaml"), str(output), owner, name, str(calls)]) as process:
+        text, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, text
+
+
+def assert_same_run(whole: classification.Result, resumed: classification.Result) -> None:
+    assert helpers.rows(resumed.folder) == helpers.rows(whole.folder)
+    expected, found = helpers.weights(whole.folder), helpers.weights(resumed.folder)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert (resumed.accuracy, resumed.best_accuracy) == (whole.accuracy, whole.best_accuracy)
+    assert not list(resumed.folder.glob(".*.partial"))
+
+
+def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path)
+    whole = classification.train(recipe, tmp_path / "whole")
+
+    # In step 8 of 16, in the middle of an epoch: the checkpoint is from step 6. Then in the flush of the checkpoint of
+    # step 8, after those of the rewritten rows and of the row of step 8: what is left is the checkpoint of step 6.
+    killed(tmp_path, tmp_path / "killed", "Training", "advance", 8)
+    assert checkpoint.load(tmp_path / "killed")["step"] == 6
+    killed(tmp_path, tmp_path / "killed", "os", "fsync", 3)
+    assert list((tmp_path / "killed").glob(".checkpoint.pt.*.partial"))
+    assert checkpoint.load(tmp_path / "killed")["step"] == 6
+    assert_same_run(whole, classification.train(recipe, tmp_path / "killed", resume=True))
+
+
+def test_killed_with_worker_processes_that_augment_gives_the_same_bits(tmp_path: Path) -> None:
+    augment = {"crop_padding": 0, "rand_augment": "rand-m9-mstd0.5-inc1", "erase": 0.5, "color_jitter": 0.3}
+    recipe = helpers.tiny(tmp_path, data={"cache": False, "workers": 1, "repeats": 2}, augment=augment)
+    whole = classification.train(recipe, tmp_path / "whole")
+    killed(tmp_path, tmp_path / "killed", "Training", "advance", 8)
+    assert_same_run(whole, classification.train(recipe, tmp_path / "killed", resume=True))
