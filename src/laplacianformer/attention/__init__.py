@@ -1,21 +1,41 @@
 """Token mixers for grids of tokens, all called as `attention(x, (H, W))`; docs/attention.md compares them."""
 
-from laplacianformer.attention.baselines.cosformer import CosformerAttention as CosformerAttention
-from laplacianformer.attention.baselines.hedgehog import HedgehogAttention as HedgehogAttention
-from laplacianformer.attention.baselines.inline import InlineAttention as InlineAttention
-from laplacianformer.attention.baselines.linear import LinearAttention as LinearAttention
-from laplacianformer.attention.baselines.nystromformer import NystromformerAttention as NystromformerAttention
-from laplacianformer.attention.baselines.performer import PerformerAttention as PerformerAttention
-from laplacianformer.attention.baselines.skyformer import SkyformerAttention as SkyformerAttention
-from laplacianformer.attention.baselines.soft import SoftAttention as SoftAttention
-from laplacianformer.attention.baselines.soft_plus_plus import SoftPlusPlusAttention as SoftPlusPlusAttention
-from laplacianformer.attention.baselines.softmax import SoftmaxAttention as SoftmaxAttention
-from laplacianformer.attention.grid import GridAttention as GridAttention
-from laplacianformer.attention.laplacian import Factors as Factors
-from laplacianformer.attention.laplacian import LaplacianAttention as LaplacianAttention
+from laplacianformer.attention.ablation import AblationAttention
+from laplacianformer.attention.baselines.cosformer import CosformerAttention
+from laplacianformer.attention.baselines.hedgehog import HedgehogAttention
+from laplacianformer.attention.baselines.inline import InlineAttention
+from laplacianformer.attention.baselines.linear import LinearAttention
+from laplacianformer.attention.baselines.nystromformer import NystromformerAttention
+from laplacianformer.attention.baselines.performer import PerformerAttention
+from laplacianformer.attention.baselines.skyformer import SkyformerAttention
+from laplacianformer.attention.baselines.soft import SoftAttention
+from laplacianformer.attention.baselines.soft_plus_plus import SoftPlusPlusAttention
+from laplacianformer.attention.baselines.softmax import SoftmaxAttention
+from laplacianformer.attention.factors import Factors
+from laplacianformer.attention.grid import GridAttention
+from laplacianformer.attention.laplacian import LaplacianAttention
+
+__all__ = [
+    "ATTENTIONS",
+    "AblationAttention",
+    "CosformerAttention",
+    "Factors",
+    "GridAttention",
+    "HedgehogAttention",
+    "InlineAttention",
+    "LaplacianAttention",
+    "LinearAttention",
+    "NystromformerAttention",
+    "PerformerAttention",
+    "SkyformerAttention",
+    "SoftAttention",
+    "SoftPlusPlusAttention",
+    "SoftmaxAttention",
+]
 
 ATTENTIONS: dict[str, type[GridAttention]] = {
     "laplacian": LaplacianAttention,
+    "ablation": AblationAttention,
     "softmax": SoftmaxAttention,
     "soft": SoftAttention,
     "soft++": SoftPlusPlusAttention,

@@ -6,8 +6,8 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channel
 from torch import Tensor, nn
 
 from laplacianformer import ops
-from laplacianformer.attention.landmarks import Size
 from laplacianformer.attention.rope import cell_rotation
+from laplacianformer.ops.pooling import Size
 from laplacianformer.ops.precision import accumulation_dtype
 
 

@@ -1,43 +1,39 @@
-"""Landmarks: the token grid averaged over rectangular cells, as F.adaptive_avg_pool2d would.
+"""What every mixer with landmarks shares: the tokens averaged over a coarse grid.
 
-Averaging is two small matrix products, so it is deterministic on every device, takes any size in one
-compiled or exported graph, and reads the keys where they are, as slices of the projection.
+Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
-from laplacianformer.attention.cached_tables import remembered
-
-Size = tuple[int, int]
-
-
-def known(size: Size) -> bool:
-    """Whether code may branch on this size: not while exporting a graph that is to serve every size."""
-    return not (torch.compiler.is_exporting() and any(isinstance(length, torch.SymInt) for length in size))
+from laplacianformer.attention.grid import GridAttention, check_count
+from laplacianformer.ops.pooling import Size, every_token_is_a_landmark, pool_heads
 
 
-def cell_centres(length: int, cells: int, device: torch.device) -> Tensor:
-    """The mean coordinate of the tokens of each cell, (cells,)."""
-    index = torch.arange(cells, device=device)
-    first, end = index * length // cells, ((index + 1) * length + cells - 1) // cells
-    return (first + end - 1).float() / 2
+class LandmarkAttention(GridAttention):
+    """A mixer whose landmarks are tokens averaged over grid x grid cells, never finer than the tokens.
 
+    Args:
+        dim: channels.
+        num_heads: heads.
+        grid: cells per side.
+        **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
+    """
 
-@remembered
-def averaging_matrix(length: int, cells: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(cells, length), rows sum to one; cells overlap by one token where lengths don't divide."""
-    position, cell = torch.arange(length, device=device), torch.arange(cells, device=device)[:, None]
-    # Cell i reaches from i length / cells to (i + 1) length / cells; without divisions, which exporters spell out.
-    inside = ((position + 1) * cells > cell * length) & (position * cells < (cell + 1) * length)
-    weights = inside.to(dtype)
-    return weights / weights.sum(-1, keepdim=True)
+    def __init__(self, dim: int, num_heads: int, *, grid: int, **shared: Any) -> None:
+        super().__init__(dim, num_heads, **shared)
+        check_count(self, grid=grid)
+        self.grid = grid
 
+    def cells(self, size: Size) -> Size:
+        """The grid of landmarks for a grid of tokens."""
+        return min(size[0], self.grid), min(size[1], self.grid)
 
-def pool(x_bnc: Tensor, size: Size, cells: Size) -> Tensor:
-    """(B, H * W, C) -> (B, cells_h * cells_w, C): the mean of each cell."""
-    (height, width), (rows, columns) = size, cells
-    device, dtype = x_bnc.device, x_bnc.dtype
-    along_width = averaging_matrix(width, columns, device, dtype) @ x_bnc.unflatten(1, (height, width))
-    along_height = averaging_matrix(height, rows, device, dtype) @ along_width.flatten(2)
-    return along_height.unflatten(2, (columns, -1)).flatten(1, 2)
+    def is_exact(self, size: Size) -> bool:
+        """Whether every token is a landmark, so that nothing has to be solved."""
+        return every_token_is_a_landmark(size, self.cells(size))
+
+    def landmarks(self, x_bhnd: Tensor, size: Size) -> Tensor:
+        """The means of x over the cells, rotated at their centres, (B, heads, m, d)."""
+        return self.rotate(pool_heads(x_bhnd, size, self.cells(size)), size, self.cells(size))

@@ -4,20 +4,20 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.attention.cached_tables import remembered
-from laplacianformer.attention.landmarks import Size, cell_centres
+from laplacianformer.ops.pooling import Size, cell_centres
 from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops.tables import cached_table
 
 # Wavelengths from 2 pi tokens up to nearly 2 pi * 100: the extent of a feature map, not of a text.
 THETA = 100.0
 
 
 def rotate(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Rotate the channels of tokens on a grid by angles that grow with their place.
+    """Rotate the channels of tokens on a grid by angles that grow with their position.
 
     Args:
         x: (..., H * W, d) in row-major order, d divisible by 4. The first quarter of the channels, paired
-            with the third, turns with the row; the second, paired with the fourth, with the column.
+            with the third, rotates with the row; the second, paired with the fourth, with the column.
         rows: (H,) coordinates of the rows.
         columns: (W,) coordinates of the columns.
 
@@ -33,7 +33,7 @@ def cell_rotation(x: Tensor, size: Size, cells: Size) -> tuple[Tensor, Tensor]:
     return _cell_rotation(*size, *cells, x.shape[-1], x.device, accumulation_dtype(x.dtype))
 
 
-@remembered
+@cached_table
 def _cell_rotation(
     height: int, width: int, rows: int, columns: int, channels: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from laplacianformer import plots
-from laplacianformer.attention.landmarks import Size
 from laplacianformer.data import images
+from laplacianformer.ops.pooling import Size
 
 SIDE = 448  # pixels of a drawn picture, about
 BAR = 56  # pixels of the scale below a map

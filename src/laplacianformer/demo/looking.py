@@ -14,16 +14,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
+from laplacianformer import ops
 from laplacianformer._util.measuring import interleaved
-from laplacianformer.attention import GridAttention, LaplacianAttention
-from laplacianformer.attention.landmarks import Size
+from laplacianformer.attention import AblationAttention, GridAttention, LaplacianAttention
 from laplacianformer.inspect.attention_maps import attention_row
 from laplacianformer.model import LaplacianFormer
+from laplacianformer.ops.laplacian_attention import reference
+from laplacianformer.ops.laplacian_attention.settings import Settings
+from laplacianformer.ops.pooling import Size
 
 WAYS = ("Laplacian kernel", "Gaussian kernel", "softmax")
 SECONDS = 0.02  # of measuring, for each part
@@ -144,29 +147,38 @@ def layer_times(entry: Entry) -> dict[str, float]:
     """Milliseconds of the parts of one layer, run one by one, and of the whole layer as it runs in the model."""
     layer, tokens, size = entry.layer, entry.tokens, entry.size
     q, k, v = layer.project(tokens, size)
+    mixing = partial(layer.mix, q, k, v, size)
     functions: dict[str, Callable[[], Any]] = {
         "projections": lambda: (layer.project(tokens, size), layer.proj(tokens)),
-        **(_kernel_parts(layer, q, k, v, size) if isinstance(layer, LaplacianAttention) else {}),
+        **(
+            _kernel_parts(layer, q, k, v, size)
+            if _is_laplacian(layer)
+            else {"mixing": partial(layer.mix, q, k, v, size)}
+        ),
         "convolution": partial(layer.local, v, size),
         "whole layer": partial(layer, tokens, size),
     }
-    if not isinstance(layer, LaplacianAttention):
-        functions["mixing"] = partial(layer.mix, q, k, v, size)
     return _medians(functions)
+
+
+def _is_laplacian(layer: GridAttention) -> TypeGuard[LaplacianAttention]:
+    """Whether its parts are those of the definition."""
+    return isinstance(layer, LaplacianAttention) and not isinstance(layer, AblationAttention)
 
 
 def _kernel_parts(layer: LaplacianAttention, q: Tensor, k: Tensor, v: Tensor, size: Size) -> dict[str, Any]:
     """The global branch in the order of its definition. Where every token is a landmark there is no inverse."""
-    placed = layer.place(q, k, size)
-    parts: dict[str, Any] = {"landmarks": partial(layer.place, q, k, size)}
-    values = layer.landmark_values(placed, v, size)
-    if layer.solves(size):
-        w = layer.kernel(placed.qm, placed.km)
-        kernels = partial(layer.kernel_matmul, placed.qm, placed.k, v, y_rotation=placed.rotation)
-        parts["kernel"] = lambda: (layer.kernel(placed.qm, placed.km), kernels())
-        parts["inverse"] = partial(layer.solve, w, values)
-    parts["product"] = partial(layer.kernel_matmul, placed.q, placed.km, values, x_rotation=placed.rotation)
-    return parts
+    settings = Settings(**layer.settings(q, size))
+    placed = reference.place(q, k, settings)
+    parts: dict[str, Any] = {"landmarks": partial(reference.place, q, k, settings)}
+    values = reference.landmark_values(placed, v, settings)
+    if settings.solves:
+        w = ops.laplacian_kernel(placed.km, placed.km, layer.scale)
+        sums = partial(ops.laplacian_matmul, placed.km, placed.k, v, layer.scale, y_rotation=placed.rotation)
+        parts["kernel"] = lambda: (ops.laplacian_kernel(placed.km, placed.km, layer.scale), sums())
+        parts["inverse"] = partial(ops.newton_schulz, w, layer.iterations, layer.eps, start=layer.newton_schulz_start)
+    product = partial(ops.laplacian_matmul, placed.q, placed.km, values, layer.scale, x_rotation=placed.rotation)
+    return {**parts, "product": product}
 
 
 def _medians(functions: dict[str, Callable[[], Any]]) -> dict[str, float]:

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from laplacianformer.attention import GridAttention, LaplacianAttention
-from laplacianformer.attention.landmarks import Size
+from laplacianformer.attention import AblationAttention, GridAttention, LaplacianAttention
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings, find
 from laplacianformer.experiments.inputs import pictures, trained_nano
@@ -25,6 +24,8 @@ from laplacianformer.experiments.spectra import effective_rank
 from laplacianformer.experiments.statistics import paired
 from laplacianformer.experiments.sweep import weights_of
 from laplacianformer.experiments.trainings import Variants, runs_of, train
+from laplacianformer.model.blocks import Block
+from laplacianformer.ops.pooling import Size
 from laplacianformer.plots.figure import new_figure, save
 from laplacianformer.weights import load_weights
 
@@ -77,11 +78,28 @@ def models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
 def exchanged(model: nn.Module, kernel: Kernel, scale: float) -> nn.Module:
     """The same weights with another kernel; its features are whitened anew."""
     twin = copy.deepcopy(model)
-    for layer in twin.modules():
-        if isinstance(layer, LaplacianAttention):
-            layer.kernel_name, layer.scale = kernel, scale
-            layer.whitening.kind = "instance"
+    for block in twin.modules():
+        if isinstance(block, Block) and isinstance(block.attention, LaplacianAttention):
+            block.attention = _with_kernel(block.attention, kernel, scale)
     return twin
+
+
+def _with_kernel(layer: LaplacianAttention, kernel: Kernel, scale: float) -> AblationAttention:
+    other = AblationAttention(
+        layer.dim,
+        layer.num_heads,
+        kernel=kernel,
+        scale=scale,
+        grid=layer.grid,
+        iterations=layer.iterations,
+        eps=layer.eps,
+        whitening="instance",
+        gain="learned" if isinstance(layer.gain, Tensor) else layer.gain,
+        rope=layer.rope,
+        qkv_bias=layer.qkv.bias is not None,
+    )
+    other.load_state_dict({name: value for name, value in layer.state_dict().items() if "whitening" not in name})
+    return other
 
 
 @torch.no_grad()

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from laplacianformer.attention import ATTENTIONS, GridAttention
-from laplacianformer.attention.landmarks import Size
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.ops.pooling import Size
 from laplacianformer.plots.figure import new_figure, save
 
 SOURCE = "Figure 3b"

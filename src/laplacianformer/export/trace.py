@@ -8,8 +8,8 @@ from torch._ops import OpOverload
 from torch.export import Dim, ExportedProgram
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.attention.cached_tables import tables_made_once
 from laplacianformer.model import LaplacianFormer
+from laplacianformer.ops.tables import tables_made_once
 
 
 class _Traced(nn.Module):

@@ -8,7 +8,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from laplacianformer import ops
-from laplacianformer.attention import LaplacianAttention
+from laplacianformer.attention import AblationAttention, LaplacianAttention
+from laplacianformer.attention.grid import in_float32
+from laplacianformer.ops.precision import without_autocast
 
 
 @dataclass
@@ -78,27 +80,28 @@ def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
 
 
 def _look(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]) -> LayerDiagnosis:
-    factors = layer.factors(x, size)
-    c, w = factors.c, factors.w
-    factor = layer.whitening.factor(c, layer.cells(size), update=False)
+    with without_autocast(x.device):
+        q, k, v = in_float32(*layer.project(x, size))
+        found = layer.decompose(q, k, size)
+        c, w, factor, values = found.c_bhnm, found.w_bhmm, found.factor, found.solve(v)
     return LayerDiagnosis(
         layer=name,
         tokens=c.shape[-2],
         landmarks=c.shape[-1],
         kernel_mean=c.mean().item(),
         kernel_spread=c.std().item(),
-        residual=_residual(layer, w) if layer.solves(size) else 0.0,
+        residual=_residual(layer, w) if not layer.is_exact(size) else 0.0,
         condition=_condition(w, layer.eps),
         whitening_least=1.0 if factor is None else factor.abs().amin().item(),
         whitening_most=1.0 if factor is None else factor.abs().amax().item(),
-        not_finite=sum(int((~part.isfinite()).sum()) for part in (c, w, factors.landmark_values)),
+        not_finite=sum(int((~part.isfinite()).sum()) for part in (c, w, values)),
     )
 
 
 def _residual(layer: LaplacianAttention, w: Tensor) -> float:
-    if layer.solver != "newton_schulz":
+    if isinstance(layer, AblationAttention) and layer.solver != "newton_schulz":
         return float("nan")
-    start = layer.newton_schulz_start()
+    start = layer.newton_schulz_start
     return ops.newton_schulz_residuals(w, layer.iterations, layer.eps, start=start)[-1].amax().item()
 
 

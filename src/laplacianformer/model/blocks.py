@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-import torch
 from timm.layers import DropPath, Mlp, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from laplacianformer.attention.grid import GridAttention
-from laplacianformer.attention.landmarks import Size
 from laplacianformer.attention.whitening import paused_updates
+from laplacianformer.ops.pooling import Size
+from laplacianformer.ops.tracing import is_compiled
 
 
 class PatchEmbedding(nn.Module):
@@ -66,7 +66,7 @@ class Stage(nn.Module):
 
 def _checkpointed(block: nn.Module, x_bnc: Tensor, size: Size) -> Tensor:
     """Recomputing a block must not count its batch twice in the running whitening statistics."""
-    if torch.compiler.is_compiling():  # a compiled graph updates its buffers once
+    if is_compiled():  # a compiled graph updates its buffers once
         return checkpoint(block, x_bnc, size, use_reentrant=False)
     contexts = nullcontext(), paused_updates(block)
     return checkpoint(block, x_bnc, size, use_reentrant=False, context_fn=lambda: contexts)

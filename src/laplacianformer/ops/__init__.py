@@ -1,18 +1,37 @@
-"""The mathematics: each op with its reference beside its fast twins, and the choice between them."""
+"""The mathematics: each op with its reference beside its fast twins, and the choice between them.
 
-from laplacianformer.ops.backend import backends as backends
-from laplacianformer.ops.backend import use_backend as use_backend
-from laplacianformer.ops.column_variance import column_variance as column_variance
-from laplacianformer.ops.gaussian_kernel import gaussian_kernel as gaussian_kernel
-from laplacianformer.ops.inverse_sqrt import inverse_sqrt as inverse_sqrt
-from laplacianformer.ops.laplacian_kernel import laplacian_kernel as laplacian_kernel
-from laplacianformer.ops.laplacian_matmul import laplacian_matmul as laplacian_matmul
-from laplacianformer.ops.newton_schulz import newton_schulz as newton_schulz
-from laplacianformer.ops.newton_schulz import newton_schulz_residuals as newton_schulz_residuals
-from laplacianformer.ops.other_kernels import cosine_kernel as cosine_kernel
-from laplacianformer.ops.other_kernels import matern_kernel as matern_kernel
-from laplacianformer.ops.other_kernels import polynomial_kernel as polynomial_kernel
-from laplacianformer.ops.rotate import rotate as rotate
-from laplacianformer.ops.solvers import cholesky_solve as cholesky_solve
-from laplacianformer.ops.solvers import conjugate_gradient as conjugate_gradient
-from laplacianformer.ops.solvers import ridge_solve as ridge_solve
+Every op takes any leading batch dimensions that its docstring shows, any floating-point dtype and any layout, is
+differentiable, and works under torch.compile, torch.export, autocast and vmap.
+"""
+
+from laplacianformer.ops.backend import backends, use_backend
+from laplacianformer.ops.column_variance import column_variance
+from laplacianformer.ops.gaussian_kernel import gaussian_kernel
+from laplacianformer.ops.inverse_sqrt import inverse_sqrt
+from laplacianformer.ops.laplacian_attention import laplacian_attention
+from laplacianformer.ops.laplacian_kernel import laplacian_kernel
+from laplacianformer.ops.laplacian_matmul import laplacian_matmul
+from laplacianformer.ops.newton_schulz import newton_schulz, newton_schulz_residuals
+from laplacianformer.ops.other_kernels import cosine_kernel, matern_kernel, polynomial_kernel
+from laplacianformer.ops.rotate import rotate
+from laplacianformer.ops.solvers import cholesky_solve, conjugate_gradient, ridge_solve
+
+__all__ = [
+    "backends",
+    "cholesky_solve",
+    "column_variance",
+    "conjugate_gradient",
+    "cosine_kernel",
+    "gaussian_kernel",
+    "inverse_sqrt",
+    "laplacian_attention",
+    "laplacian_kernel",
+    "laplacian_matmul",
+    "matern_kernel",
+    "newton_schulz",
+    "newton_schulz_residuals",
+    "polynomial_kernel",
+    "ridge_solve",
+    "rotate",
+    "use_backend",
+]

@@ -1,22 +1,18 @@
 """Which implementation of an op runs: automatic, or forced by argument, context manager or environment.
 
-A backend of an op is a module `laplacianformer.ops.<op>.<backend>` with `check(*tensors)`, which says in
-words why it can't run these inputs (None if it can), and the functions that the op calls. The fastest
-backend that can run is chosen; `reference` runs everything and comes last.
+Each op has one `Backends` table with its implementations. An implementation has `check(*tensors)`, which says in words
+why it can't run these inputs (None if it can), and the functions that the op calls. The fastest that can run is
+chosen; `reference` runs everything and comes last.
 """
 
-import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from types import ModuleType
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
 from laplacianformer.ops import cpu_extension, triton_support
-from laplacianformer.ops.precision import without_autocast
 
 # Fastest first. Each value says why the backend can't run on this machine at all, or None if it can.
 _MISSING: dict[str, Callable[[], str | None]] = {
@@ -50,29 +46,44 @@ def requested(backend: str | None) -> str:
     return _known(_forced if backend is None else backend) or ""
 
 
-def run(op: str, function: str, backend: str, tensors: tuple[Tensor, ...], *rest: Any) -> Any:
-    """Call `function` of the chosen backend of `op`, with autocast off: the op decides its own precision."""
-    module = _module(op, chosen(op, backend, tensors))
-    with without_autocast(tensors[0].device):
-        return getattr(module, function)(*tensors, *rest)
+class Checked(Protocol):
+    """What every implementation has."""
+
+    def check(self, *tensors: Tensor) -> str | None: ...
 
 
-def chosen(op: str, backend: str, tensors: tuple[Tensor, ...]) -> str:
-    """The backend that runs `op` on these tensors."""
-    for name in [backend] if backend else _MISSING:
-        reason = _MISSING[name]()
-        if reason is None:
-            reason = _module(op, name).check(*tensors)
-        if reason is None:
-            return name
-    raise RuntimeError(
-        f"{op}: backend {backend!r} was asked for and can't run: {reason}. Leave it out for the automatic choice."
-    )
+Implementation = TypeVar("Implementation", bound=Checked)
 
 
-@cache
-def _module(op: str, backend: str) -> ModuleType:
-    return importlib.import_module(f"laplacianformer.ops.{op}.{backend}")
+class Backends(Generic[Implementation]):
+    """The implementations of one op. `triton` is a function, so that Triton is imported only where it is used."""
+
+    def __init__(
+        self, op: str, *, cpu: Implementation, triton: Callable[[], Implementation], reference: Implementation
+    ) -> None:
+        self.op = op
+        self.table: dict[str, Callable[[], Implementation]] = {
+            "cpu": lambda: cpu,
+            "triton": triton,
+            "reference": lambda: reference,
+        }
+
+    def choose(self, backend: str, *tensors: Tensor) -> Implementation:
+        """The implementation that runs the op on these tensors."""
+        return self.table[self.name(backend, *tensors)]()
+
+    def name(self, backend: str, *tensors: Tensor) -> str:
+        """The name of its backend. `backend` as `requested` gives it."""
+        for name in [backend] if backend else self.table:
+            reason = _MISSING[name]()
+            if reason is None:
+                reason = self.table[name]().check(*tensors)
+            if reason is None:
+                return name
+        raise RuntimeError(
+            f"{self.op}: backend {backend!r} was asked for and can't run: {reason}. "
+            "Leave it out for the automatic choice."
+        )
 
 
 def _known(name: str | None) -> str | None:

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from laplacianformer.ops.tracing import is_autocast_possible
+
 _CPU = torch.device("cpu")
 
 
@@ -55,7 +57,6 @@ def full_products(device: torch.device) -> Iterator[None]:
 
 
 def _autocast(device: torch.device) -> bool:
-    # By far the cheapest of the questions. It does not know all devices.
-    if device == _CPU and not torch._C._is_any_autocast_enabled():
+    if device == _CPU and not is_autocast_possible():  # it does not know all devices
         return False
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)

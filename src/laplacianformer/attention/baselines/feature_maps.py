@@ -11,7 +11,7 @@ Shape suffixes: b batch, h heads, n tokens, d head width, f features.
 from torch import Tensor
 
 from laplacianformer.attention.grid import GridAttention, in_float32
-from laplacianformer.attention.landmarks import Size
+from laplacianformer.ops.pooling import Size
 from laplacianformer.ops.precision import without_autocast
 
 # A query whose features, or those of all keys, are zero to the machine has no weights: it gets zeros, not NaN.

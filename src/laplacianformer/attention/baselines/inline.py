@@ -15,7 +15,7 @@ Shape suffixes: b batch, h heads, n tokens, d head width.
 from torch import Tensor
 
 from laplacianformer.attention.grid import GridAttention, in_float32
-from laplacianformer.attention.landmarks import Size
+from laplacianformer.ops.pooling import Size
 from laplacianformer.ops.precision import without_autocast
 
 

@@ -1,4 +1,4 @@
-"""What the Nystrom baselines share: landmarks on a grid, and a kernel matrix approximated through them.
+"""What the Nystrom baselines share: a kernel matrix approximated through landmarks.
 
     S = k(Q, X) inv(k(X, X)) k(X, K)        X landmarks, m of them        out = S V
 
@@ -15,43 +15,14 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from laplacianformer import ops
-from laplacianformer.attention.grid import GridAttention, check_count, in_float32
-from laplacianformer.attention.landmarks import Size, known, pool
+from laplacianformer.attention.grid import check_count, in_float32
+from laplacianformer.attention.kernels import kernel_matrix, kernel_product
+from laplacianformer.attention.landmarks import LandmarkAttention
 from laplacianformer.ops import check
+from laplacianformer.ops.pooling import Size
 from laplacianformer.ops.precision import without_autocast
 
 Kernel = Literal["gaussian", "laplacian"]
-
-
-class LandmarkAttention(GridAttention):
-    """A mixer with landmarks: tokens averaged over grid x grid cells, never finer than the tokens.
-
-    Args:
-        dim: channels.
-        num_heads: heads.
-        grid: cells a side.
-        iterations: of the inverse.
-        **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
-    """
-
-    def __init__(self, dim: int, num_heads: int, *, grid: int, iterations: int, **shared: Any) -> None:
-        super().__init__(dim, num_heads, **shared)
-        check_count(self, grid=grid, iterations=iterations)
-        self.grid, self.iterations = grid, iterations
-
-    def cells(self, size: Size) -> Size:
-        """The grid of landmarks for a grid of tokens."""
-        return min(size[0], self.grid), min(size[1], self.grid)
-
-    def exact(self, size: Size) -> bool:
-        """Whether every token is a landmark."""
-        return known(size) and self.cells(size) == tuple(size)
-
-    def landmarks(self, x_bhnd: Tensor, size: Size) -> Tensor:
-        """The means of x over the cells, rotated at their centres, (B, heads, m, d)."""
-        pooled_bmc = pool(x_bhnd.transpose(1, 2).flatten(2), size, self.cells(size))
-        return self.rotate(pooled_bmc.unflatten(2, (self.num_heads, -1)).transpose(1, 2), size, self.cells(size))
 
 
 class KernelAttention(LandmarkAttention):
@@ -64,7 +35,8 @@ class KernelAttention(LandmarkAttention):
         scale: sigma of the Gaussian kernel or lambda of the Laplacian; None for d^(1/4) and 4.
         averaged: times 1 / N (m / N for SOFT++), so that equal tokens give the mean of the values, not their sum. The
             papers' own blocks do without: SOFT's normalises after the attention, the blocks here before it.
-        **shared: grid, iterations; rope, tied, qkv_bias, proj_drop; see `LandmarkAttention` and `GridAttention`.
+        iterations: of the inverse.
+        **shared: grid, rope, tied, qkv_bias, proj_drop; see `LandmarkAttention` and `GridAttention`.
     """
 
     def __init__(
@@ -75,9 +47,12 @@ class KernelAttention(LandmarkAttention):
         kernel: Kernel = "gaussian",
         scale: float | None = None,
         averaged: bool = False,
+        iterations: int,
         **shared: Any,
     ) -> None:
         super().__init__(dim, num_heads, **shared)
+        check_count(self, iterations=iterations)
+        self.iterations = iterations
         check.choice(type(self).__name__, ("gaussian", "laplacian"), kernel=kernel)
         if scale is None:
             scale = self.head_dim**0.25 if kernel == "gaussian" else 4.0
@@ -88,7 +63,7 @@ class KernelAttention(LandmarkAttention):
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
             turned_q, turned_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
-            if self.exact(size):
+            if self.is_exact(size):
                 return self.share(size) * self.kernel_matmul(turned_q, turned_k, v_bhnd)
             x_bhmd = self.points(q_bhnd, k_bhnd, size)
             inverse_bhmm = self.inverse(self.kernel(x_bhmd, x_bhmd))
@@ -108,13 +83,10 @@ class KernelAttention(LandmarkAttention):
         return 1 / (size[0] * size[1]) if self.averaged else 1.0
 
     def kernel(self, x: Tensor, y: Tensor) -> Tensor:
-        function = ops.laplacian_kernel if self.kernel_name == "laplacian" else ops.gaussian_kernel
-        return function(x, y, self.scale)
+        return kernel_matrix(self.kernel_name, x, y, self.scale)
 
     def kernel_matmul(self, x: Tensor, y: Tensor, values: Tensor) -> Tensor:
-        if self.kernel_name == "laplacian":
-            return ops.laplacian_matmul(x, y, values, self.scale)
-        return ops.gaussian_kernel(x, y, self.scale) @ values
+        return kernel_product(self.kernel_name, x, y, values, self.scale)
 
     def extra_repr(self) -> str:
         return f"{self.kernel_name}, scale={self.scale:.4g}, grid={self.grid}, iterations={self.iterations}"

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer.attention.baselines.nystrom import LandmarkAttention
-from laplacianformer.attention.grid import in_float32
-from laplacianformer.attention.landmarks import Size
+from laplacianformer.attention.grid import check_count, in_float32
+from laplacianformer.attention.landmarks import LandmarkAttention
+from laplacianformer.ops.pooling import Size
 from laplacianformer.ops.precision import without_autocast
 
 
@@ -36,13 +36,15 @@ class NystromformerAttention(LandmarkAttention):
     """
 
     def __init__(self, dim: int, num_heads: int, *, grid: int = 7, iterations: int = 6, **shared: Any) -> None:
-        super().__init__(dim, num_heads, grid=grid, iterations=iterations, **shared)
+        super().__init__(dim, num_heads, grid=grid, **shared)
+        check_count(self, iterations=iterations)
+        self.iterations = iterations
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
             turned_q, turned_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
-            if self.exact(size):
+            if self.is_exact(size):
                 return F.scaled_dot_product_attention(turned_q, turned_k, v_bhnd)
             qm_bhmd, km_bhmd = self.landmarks(q_bhnd, size), self.landmarks(k_bhnd, size)
             a_bhmm = (qm_bhmd @ km_bhmd.mT / self.head_dim**0.5).softmax(-1)

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from laplacianformer import ops
 from laplacianformer.attention.baselines.nystrom import KernelAttention
-from laplacianformer.attention.landmarks import Size
 from laplacianformer.ops import check
+from laplacianformer.ops.pooling import Size
 
 
 class SkyformerAttention(KernelAttention):

@@ -12,13 +12,13 @@ Shape suffixes: b batch, h heads, m landmarks.
 from torch import Tensor
 
 from laplacianformer.attention.baselines.soft import SoftAttention
-from laplacianformer.attention.landmarks import Size
+from laplacianformer.ops.pooling import Size
 
 
 class SoftPlusPlusAttention(SoftAttention):
     """proj(S V + DWC(V)). See `SoftAttention` for the arguments."""
 
-    def exact(self, size: Size) -> bool:
+    def is_exact(self, size: Size) -> bool:
         return False
 
     def inverse(self, w_bhmm: Tensor) -> Tensor:

@@ -1,1 +1,2 @@
 from laplacianformer.ops.column_variance.op import column_variance as column_variance
+from laplacianformer.ops.column_variance.synced import synced_column_variance as synced_column_variance

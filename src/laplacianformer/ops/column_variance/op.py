@@ -1,12 +1,14 @@
 """column_variance: the public function and its registration with torch.library."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
-from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops.backend import Backends, Checked, requested
+from laplacianformer.ops.column_variance import cpu, reference
+from laplacianformer.ops.precision import accumulation_dtype, without_autocast
 from laplacianformer.ops.registered import registered
 
 
@@ -23,18 +25,37 @@ def column_variance(x: Tensor, *, backend: str | None = None) -> Tensor:
     check.tensors("column_variance", x=x)
     if x.ndim != 4 or x.shape[0] * x.shape[2] == 0:
         raise ValueError(f"column_variance: x must be (B, heads, N, M) with rows in it, got {tuple(x.shape)}")
-    variance, _ = _variance(x, backends.requested(backend))
+    variance, _ = _variance(x, requested(backend))
     return variance
+
+
+class _Variance(Checked, Protocol):
+    @property
+    def forward(self) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+    @property
+    def backward(self) -> Callable[..., Tensor]: ...
+
+
+def _triton() -> _Variance:
+    from laplacianformer.ops.column_variance import triton
+
+    return triton
+
+
+BACKENDS: Backends[_Variance] = Backends("column_variance", cpu=cpu, triton=_triton, reference=reference)
 
 
 @registered("laplacianformer::column_variance")
 def _variance(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return backends.run("column_variance", "forward", backend, (x,))
+    with without_autocast(x.device):
+        return BACKENDS.choose(backend, x).forward(x)
 
 
 @registered("laplacianformer::column_variance_backward")
 def _variance_backward(x: Tensor, mean: Tensor, factor: Tensor, backend: str) -> Tensor:
-    return backends.run("column_variance", "backward", backend, (x, mean, factor))
+    with without_autocast(x.device):
+        return BACKENDS.choose(backend, x, mean, factor).backward(x, mean, factor)
 
 
 @_variance.register_fake

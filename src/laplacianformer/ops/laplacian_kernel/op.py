@@ -1,14 +1,16 @@
 """laplacian_kernel: the public function and its registration with torch.library."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
-from laplacianformer.ops.precision import promote, under_autocast
+from laplacianformer.ops.backend import Backends, Checked, requested
+from laplacianformer.ops.laplacian_kernel import cpu, reference
+from laplacianformer.ops.precision import promote, under_autocast, without_autocast
 from laplacianformer.ops.registered import registered
 from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
@@ -39,15 +41,33 @@ def laplacian_kernel(
     check.positive("laplacian_kernel", scale=scale)
     x, y = promote(*under_autocast(x, y, dtype=torch.float32))
     x, y = check.broadcast_batch("laplacian_kernel", x=x, y=y)
-    name = backends.requested(backend)
-    x, y, cos, sin = take_inside("laplacian_kernel", x, y, x_rotation, y_rotation, name)
+    name = requested(backend)
+    x, y, cos, sin = take_inside(BACKENDS, x, y, x_rotation, y_rotation, name)
     return _kernel(x, y, cos, sin, float(scale), name)
+
+
+class _Kernel(Checked, Protocol):
+    @property
+    def forward(self) -> Callable[..., Tensor]: ...
+
+    @property
+    def backward(self) -> Callable[..., tuple[Tensor, Tensor]]: ...
+
+
+def _triton() -> _Kernel:
+    from laplacianformer.ops.laplacian_kernel import triton
+
+    return triton
+
+
+BACKENDS: Backends[_Kernel] = Backends("laplacian_kernel", cpu=cpu, triton=_triton, reference=reference)
 
 
 @registered("laplacianformer::laplacian_kernel")
 def _kernel(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str) -> Tensor:
     rotation = () if cos is None else (cos, sin)
-    return backends.run("laplacian_kernel", "forward", backend, (x, y), scale, *rotation)
+    with without_autocast(x.device):
+        return BACKENDS.choose(backend, x, y).forward(x, y, scale, *rotation)
 
 
 @registered("laplacianformer::laplacian_kernel_backward")
@@ -55,7 +75,8 @@ def _kernel_backward(
     grad: Tensor, x: Tensor, y: Tensor, out: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
     rotation = () if cos is None else (cos, sin)
-    return backends.run("laplacian_kernel", "backward", backend, (grad, x, y, out), scale, *rotation)
+    with without_autocast(x.device):
+        return BACKENDS.choose(backend, grad, x, y, out).backward(grad, x, y, out, scale, *rotation)
 
 
 @_kernel.register_fake

@@ -1,14 +1,16 @@
 """laplacian_matmul: the public function and its registration with torch.library."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
-from laplacianformer.ops.precision import promote, under_autocast
+from laplacianformer.ops.backend import Backends, Checked, requested
+from laplacianformer.ops.laplacian_matmul import cpu, reference
+from laplacianformer.ops.precision import promote, under_autocast, without_autocast
 from laplacianformer.ops.registered import registered
 from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
@@ -47,9 +49,26 @@ def laplacian_matmul(
         )
     x, y, values = promote(*under_autocast(x, y, values))
     x, y, values = check.broadcast_batch("laplacian_matmul", x=x, y=y, values=values)
-    name = backends.requested(backend)
-    x, y, cos, sin = take_inside("laplacian_matmul", x, y, x_rotation, y_rotation, name)
+    name = requested(backend)
+    x, y, cos, sin = take_inside(BACKENDS, x, y, x_rotation, y_rotation, name)
     return _matmul(x, y, values, cos, sin, float(scale), name)
+
+
+class _Matmul(Checked, Protocol):
+    @property
+    def forward(self) -> Callable[..., Tensor]: ...
+
+    @property
+    def backward(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]: ...
+
+
+def _triton() -> _Matmul:
+    from laplacianformer.ops.laplacian_matmul import triton
+
+    return triton
+
+
+BACKENDS: Backends[_Matmul] = Backends("laplacian_matmul", cpu=cpu, triton=_triton, reference=reference)
 
 
 @registered("laplacianformer::laplacian_matmul")
@@ -57,7 +76,8 @@ def _matmul(
     x: Tensor, y: Tensor, values: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
 ) -> Tensor:
     rotation = () if cos is None else (cos, sin)
-    return backends.run("laplacian_matmul", "forward", backend, (x, y, values), scale, *rotation)
+    with without_autocast(x.device):
+        return BACKENDS.choose(backend, x, y, values).forward(x, y, values, scale, *rotation)
 
 
 @registered("laplacianformer::laplacian_matmul_backward")
@@ -72,7 +92,8 @@ def _matmul_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rotation = () if cos is None else (cos, sin)
-    return backends.run("laplacian_matmul", "backward", backend, (grad, x, y, values), scale, *rotation)
+    with without_autocast(x.device):
+        return BACKENDS.choose(backend, grad, x, y, values).backward(grad, x, y, values, scale, *rotation)
 
 
 @_matmul.register_fake

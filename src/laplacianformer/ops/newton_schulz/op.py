@@ -1,14 +1,15 @@
 """newton_schulz: the public functions and their registration with torch.library."""
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
-from laplacianformer.ops.newton_schulz import reference
+from laplacianformer.ops.backend import Backends, Checked, requested
+from laplacianformer.ops.newton_schulz import cpu, reference
 from laplacianformer.ops.precision import accumulation_dtype, full_products, under_autocast, without_autocast
 from laplacianformer.ops.registered import registered
 
@@ -41,7 +42,7 @@ def newton_schulz(
     """
     w = _checked("newton_schulz", w, iterations, eps, start)
     check.choice("newton_schulz", ("exact", "implicit"), gradient=gradient)
-    return _inverse(w, iterations, float(eps), start, gradient, backends.requested(backend))
+    return _inverse(w, iterations, float(eps), start, gradient, requested(backend))
 
 
 @torch.no_grad()
@@ -62,14 +63,33 @@ def _checked(op: str, w: Tensor, iterations: int, eps: float, start: str) -> Ten
     return under_autocast(w, dtype=torch.float32)[0]
 
 
+class _Inverse(Checked, Protocol):
+    @property
+    def forward(self) -> Callable[..., Tensor]: ...
+
+    @property
+    def backward(self) -> Callable[..., Tensor]: ...
+
+
+def _triton() -> _Inverse:
+    from laplacianformer.ops.newton_schulz import triton
+
+    return triton
+
+
+BACKENDS: Backends[_Inverse] = Backends("newton_schulz", cpu=cpu, triton=_triton, reference=reference)
+
+
 @registered("laplacianformer::newton_schulz")
 def _inverse(w: Tensor, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Tensor:
-    return backends.run("newton_schulz", "forward", backend, (w,), iterations, eps, start)
+    with without_autocast(w.device):
+        return BACKENDS.choose(backend, w).forward(w, iterations, eps, start)
 
 
 @registered("laplacianformer::newton_schulz_backward")
 def _inverse_backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str, backend: str) -> Tensor:
-    return backends.run("newton_schulz", "backward", backend, (grad, w), iterations, eps, start)
+    with without_autocast(w.device):
+        return BACKENDS.choose(backend, grad, w).backward(grad, w, iterations, eps, start)
 
 
 @_inverse.register_fake

@@ -1,15 +1,16 @@
 """rotate: the public function and its registration with torch.library."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
-from laplacianformer.ops import backend as backends
 from laplacianformer.ops import check
-from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops.backend import Backends, Checked, requested
+from laplacianformer.ops.precision import accumulation_dtype, without_autocast
 from laplacianformer.ops.registered import registered
-from laplacianformer.ops.rotate import reference
+from laplacianformer.ops.rotate import cpu, reference
+from laplacianformer.ops.tracing import is_compiled
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str | None = None) -> Tensor:
@@ -24,8 +25,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str | None = None) -
         (..., N, d), contiguous, in the dtype of x. O(N d).
     """
     cos, sin = constants("rotate", x, cos, sin)
-    name = backends.requested(backend)
-    if torch.compiler.is_compiling() and name in ("", "reference"):
+    name = requested(backend)
+    if is_compiled() and name in ("", "reference"):
         return reference.forward(x, cos, sin)  # compilers fuse it with its neighbours, exporters know its parts
     return _rotate(x, cos, sin, name)
 
@@ -43,9 +44,24 @@ def constants(name: str, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, T
     return cos.detach().to(dtype), sin.detach().to(dtype)
 
 
+class _Rotation(Checked, Protocol):
+    @property
+    def forward(self) -> Callable[..., Tensor]: ...
+
+
+def _triton() -> _Rotation:
+    from laplacianformer.ops.rotate import triton
+
+    return triton
+
+
+BACKENDS: Backends[_Rotation] = Backends("rotate", cpu=cpu, triton=_triton, reference=reference)
+
+
 @registered("laplacianformer::rotate")
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, backend: str) -> Tensor:
-    return backends.run("rotate", "forward", backend, (x, cos, sin))
+    with without_autocast(x.device):
+        return BACKENDS.choose(backend, x, cos, sin).forward(x, cos, sin)
 
 
 @_rotate.register_fake

@@ -1,4 +1,4 @@
-"""Tables that depend on sizes alone are made once, not on every call."""
+"""Tables that depend on sizes alone (averaging matrices, rotations) are made once, not on every call."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -8,11 +8,12 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from laplacianformer.ops.tracing import is_traced
 
 Table = TypeVar("Table")
 
-# Kept for each function: the tables of one model at a few image sizes.
+# Kept per function: the tables of one model at a few image sizes.
 MOST_BYTES = 1 << 25
 
 # The tables of the graph that is being traced, by function and arguments; None where each call makes its own.
@@ -21,7 +22,7 @@ _of_this_graph: dict[str, Any] | None = None
 
 @contextmanager
 def tables_made_once() -> Iterator[None]:
-    """A block in which a traced graph makes each table once, not in every layer. One block a trace."""
+    """A block in which a traced graph makes each table once, not in every layer. One block per trace."""
     global _of_this_graph
     previous, _of_this_graph = _of_this_graph, {}
     try:
@@ -30,18 +31,17 @@ def tables_made_once() -> Iterator[None]:
         _of_this_graph = previous
 
 
-def remembered(make: Callable[..., Table]) -> Callable[..., Table]:
+def cached_table(make: Callable[..., Table]) -> Callable[..., Table]:
     """Keep the tensors that `make` returned for its last arguments (hashable, all positional), up to MOST_BYTES.
 
-    Nothing is kept or looked up while a graph is traced or captured or a dispatch mode is on: sizes may be
-    symbols there, tensors fake, and memory the graph's own. `tables_made_once` remembers for one graph.
+    Nothing is kept or looked up while calls are traced; `tables_made_once` does that for one graph.
     """
     kept: OrderedDict[Any, Table] = OrderedDict()
     lock = Lock()
 
     @wraps(make)
     def call(*arguments: Any) -> Table:
-        if _tracing():
+        if is_traced():
             if _of_this_graph is None:
                 return make(*arguments)
             key = f"{make.__qualname__}{arguments}"  # symbols have no hash, but equal ones are written alike
@@ -60,12 +60,6 @@ def remembered(make: Callable[..., Table]) -> Callable[..., Table]:
         return table
 
     return call
-
-
-def _tracing() -> bool:
-    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
-        return True
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _bytes(table: Any) -> int:

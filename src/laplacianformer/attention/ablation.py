@@ -1,0 +1,169 @@
+"""Laplacian attention with exchangeable parts, for experiments: kernel, Gram matrix, solver, landmarks, whitening.
+
+Every matrix is stored, whatever the parts are; `LaplacianAttention` computes the default form much faster.
+
+Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
+"""
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from laplacianformer import ops
+from laplacianformer.attention.factors import Decomposition
+from laplacianformer.attention.grid import check_count, in_float32
+from laplacianformer.attention.kernels import KERNELS, kernel_matrix, kernel_product
+from laplacianformer.attention.laplacian import LaplacianAttention
+from laplacianformer.attention.whitening import Kind
+from laplacianformer.ops import check
+from laplacianformer.ops.laplacian_attention.reference import by_head, pooled_where_exact, whitening_factor
+from laplacianformer.ops.laplacian_attention.settings import Settings
+from laplacianformer.ops.pooling import Size
+from laplacianformer.ops.precision import without_autocast
+from laplacianformer.ops.tracing import has_static_size
+
+GRAMS = ("keys", "cross")
+SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
+LANDMARKS = ("pool", "conv")
+KINDS = ("running", "synced", "instance", "full", None)
+
+
+class AblationAttention(LaplacianAttention):
+    """`LaplacianAttention` with other parts. The defaults are the same.
+
+    Args:
+        dim: channels.
+        num_heads: heads.
+        kernel: "laplacian", "gaussian", "matern", "cosine" or "polynomial"; `scale` is that of the kernel.
+        gram: W among the landmark keys ("keys"), or between landmark queries and keys ("cross").
+        solver: "newton_schulz", "conjugate_gradient" or "cholesky" (exact; a ridge solve with gram="cross").
+        grid: as in `LaplacianAttention`; None for `ratio`.
+        ratio: one landmark per ratio x ratio tokens (with grid=None): the paper's form, whose cost grows quadratically
+            with the tokens. With neither, every token is a landmark: the exact form.
+        landmarks: "pool", or "conv": a learned 3 x 3 depth-wise filter before the averaging.
+        whitening: beside "running", "synced" and None: "instance", the variance over the queries of each image, and
+            "full", the inverse square root of the m x m covariance of each image.
+        tied: one projection for queries and keys.
+        **others: scale, iterations, eps, gain, rope, qkv_bias, proj_drop; see `LaplacianAttention`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        kernel: Literal["laplacian", "gaussian", "matern", "cosine", "polynomial"] = "laplacian",
+        gram: Literal["keys", "cross"] = "keys",
+        solver: Literal["newton_schulz", "conjugate_gradient", "cholesky"] = "newton_schulz",
+        grid: int | None = 7,
+        ratio: int | None = None,
+        landmarks: Literal["pool", "conv"] = "pool",
+        whitening: Kind | Literal["instance", "full"] | None = "running",
+        tied: bool = False,
+        **others: Any,
+    ) -> None:
+        name = type(self).__name__
+        check.choice(name, KERNELS, kernel=kernel)
+        check.choice(name, GRAMS, gram=gram)
+        check.choice(name, SOLVERS, solver=solver)
+        check.choice(name, LANDMARKS, landmarks=landmarks)
+        check.choice(name, KINDS, whitening=whitening)
+        if grid is not None and ratio is not None:
+            raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
+        per_image = whitening if whitening in ("instance", "full") else None
+        stored: Any = None if per_image else whitening
+        super().__init__(dim, num_heads, grid=7 if grid is None else grid, whitening=stored, **others)
+        self.per_image = per_image
+        if ratio is not None:
+            check_count(self, ratio=ratio)
+        self.fixed_grid, self.ratio = grid is not None, ratio
+        self.kernel_name, self.gram, self.solver = kernel, gram, solver
+        self.newton_schulz_start = "identity" if gram == "keys" else "transpose"
+        if tied:
+            self.tied, self.qkv = True, nn.Linear(dim, 2 * dim, bias=self.qkv.bias is not None)
+        self.landmark_filter = _identity_filter(dim) if landmarks == "conv" else None
+
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+        with without_autocast(q_bhnd.device):
+            q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
+            found = self.decompose(q_bhnd, k_bhnd, size)
+            if self.whitening.training and q_bhnd.shape[0] > 0:
+                self.whitening.update(found.variance, self.cells(size))
+            values_bhmd = found.solve(v_bhnd)
+            whitened = found.whiten(values_bhmd)
+            centred = whitened - whitened.mean(-2, keepdim=True)
+            folded_bhmd = by_head(self.gain) / values_bhmd.shape[-2] * centred
+            return found.c_bhnm @ folded_bhmd + values_bhmd.mean(-2, keepdim=True)
+
+    def cells(self, size: Size) -> Size:
+        if self.fixed_grid:
+            return super().cells(size)
+        ratio = self.ratio or 1
+        return -(-size[0] // ratio), -(-size[1] // ratio)
+
+    def is_exact(self, size: Size) -> bool:
+        return super().is_exact(size) and self.landmark_filter is None
+
+    def landmarks(self, x_bhnd: Tensor, size: Size) -> Tensor:
+        if self.landmark_filter is None:
+            return super().landmarks(x_bhnd, size)
+        grid_bchw = x_bhnd.transpose(1, 2).flatten(2).unflatten(1, size).permute(0, 3, 1, 2)
+        filtered = self.landmark_filter(grid_bchw.to(self.landmark_filter.weight.dtype)).to(x_bhnd.dtype)
+        tokens_bhnd = filtered.permute(0, 2, 3, 1).flatten(1, 2).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+        return super().landmarks(tokens_bhnd, size)
+
+    def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Decomposition:
+        cross, exact = self.gram == "cross", self.is_exact(size)
+        rotated_q, rotated_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+        km_bhmd = rotated_k if exact else self.landmarks(k_bhnd, size)
+        left_bhmd = km_bhmd if not cross else rotated_q if exact else self.landmarks(q_bhnd, size)
+        c_bhnm = kernel_matrix(self.kernel_name, rotated_q, km_bhmd, self.scale)
+        w_bhmm = kernel_matrix(self.kernel_name, left_bhmd, km_bhmd, self.scale)
+        variance, factor = self.whiten_by(c_bhnm, size)
+
+        def solve(v_bhnd: Tensor) -> Tensor:
+            if exact:
+                return v_bhnd
+            summed_bhmd = kernel_product(self.kernel_name, left_bhmd, rotated_k, v_bhnd, self.scale)
+            solved_bhmd = self.solve(w_bhmm, km_bhmd.shape[-2] / rotated_k.shape[-2] * summed_bhmd)
+            if has_static_size(size) or self.landmark_filter is not None:
+                return solved_bhmd
+            return pooled_where_exact(solved_bhmd, v_bhnd, Settings(**self.settings(v_bhnd, size)))
+
+        return Decomposition(c_bhnm, w_bhmm, variance, factor, solve, full=self.per_image == "full")
+
+    def whiten_by(self, c_bhnm: Tensor, size: Size) -> tuple[Tensor | None, Tensor | None]:
+        """The variance, where it belongs to the whole batch, and D."""
+        if self.per_image is None:
+            variance = self.whitening.variance_of(c_bhnm, self.cells(size))
+            return variance, whitening_factor(variance, self.whitening.eps)
+        if self.per_image == "instance":
+            # var warns about an empty batch; its sum is as empty.
+            variance = c_bhnm.var(-2, correction=0) if c_bhnm.shape[0] > 0 else c_bhnm.sum(-2)
+            return None, whitening_factor(variance, self.whitening.eps)
+        centred = c_bhnm - c_bhnm.mean(-2, keepdim=True)
+        return None, ops.inverse_sqrt(centred.mT @ centred / centred.shape[-2], self.whitening.eps)
+
+    def solve(self, w_bhmm: Tensor, rhs_bhmd: Tensor) -> Tensor:
+        """inv(W + eps I) rhs by the solver of this layer; by a ridge where W is not symmetric and it needs that."""
+        symmetric = self.gram == "keys"
+        if self.solver == "newton_schulz":
+            start = self.newton_schulz_start
+            return ops.newton_schulz(w_bhmm, self.iterations, self.eps, start=start) @ rhs_bhmd
+        if self.solver == "conjugate_gradient":
+            if symmetric:
+                return ops.conjugate_gradient(w_bhmm, rhs_bhmd, self.iterations, self.eps)
+            return ops.conjugate_gradient(w_bhmm.mT @ w_bhmm, w_bhmm.mT @ rhs_bhmd, self.iterations, self.eps)
+        exact = ops.cholesky_solve if symmetric else ops.ridge_solve
+        return exact(w_bhmm, rhs_bhmd, self.eps)
+
+    def extra_repr(self) -> str:
+        size = f"grid={self.grid}" if self.fixed_grid else f"ratio={self.ratio}" if self.ratio else "exact"
+        return f"{self.kernel_name}, scale={self.scale}, {size}, gram={self.gram}, {self.solver} x {self.iterations}"
+
+
+def _identity_filter(dim: int) -> nn.Conv2d:
+    """A depth-wise 3 x 3 convolution that starts as the identity."""
+    convolution = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
+    nn.init.dirac_(convolution.weight, groups=dim)
+    return convolution

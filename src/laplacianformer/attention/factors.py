@@ -1,0 +1,75 @@
+"""The matrices behind the attention, stored, for looking inside and for layers that exchange one of them.
+
+Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from laplacianformer.attention.grid import in_float32
+from laplacianformer.ops.laplacian_attention.reference import Gain, by_head
+from laplacianformer.ops.pooling import Size
+from laplacianformer.ops.precision import without_autocast
+
+
+class Factors(NamedTuple):
+    """What a layer computed from one input. N tokens, m landmarks."""
+
+    c: Tensor  # (B, heads, N, m): kernel of queries and landmarks
+    w: Tensor  # (B, heads, m, m): kernel among landmarks, without eps
+    landmark_values: Tensor  # (B, heads, m, d): L
+    z: Tensor  # (B, heads, N, m): the injective map
+    dense: Tensor | None  # (B, heads, N, N): the attention matrix, the global branch being dense @ V
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """C, W and D for given queries and keys, and the solve that turns values into those of the landmarks."""
+
+    c_bhnm: Tensor
+    w_bhmm: Tensor  # without eps
+    variance: Tensor | None  # that whitens, (heads, m) where it may enter a running average
+    factor: Tensor | None  # D: (..., heads, m, 1), a full (B, heads, m, m), or None for the identity
+    solve: Callable[[Tensor], Tensor]  # V -> L
+    full: bool = False  # whether D is a full matrix
+
+    def whiten(self, x_bhmd: Tensor) -> Tensor:
+        """D x."""
+        if self.factor is None:
+            return x_bhmd
+        return self.factor @ x_bhmd if self.full else self.factor * x_bhmd
+
+    def injective_map(self, gain: Gain) -> Tensor:
+        """Z = (1 + gain (C - rowmean(C)) D) / m."""
+        centred = self.c_bhnm - self.c_bhnm.mean(-1, keepdim=True)
+        return (1 + by_head(gain) * self.whiten(centred.mT).mT) / self.c_bhnm.shape[-1]
+
+
+class Decomposable(Protocol):
+    """A layer with these matrices."""
+
+    @property
+    def gain(self) -> Gain: ...
+
+    def project(self, x: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Decomposition: ...
+
+
+@torch.no_grad()
+def factors_of(layer: Decomposable, x: Tensor, size: Size, *, dense: bool) -> Factors:
+    """C, W, L and Z of these tokens, and for `dense` the N x N attention matrix (O(N^2) memory)."""
+    projected = layer.project(x, size)
+    with without_autocast(x.device):
+        q, k, v = in_float32(*projected)
+        found = layer.decompose(q, k, size)
+        z = found.injective_map(layer.gain)
+        matrix = None
+        if dense:
+            identity = torch.eye(v.shape[-2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+            matrix = z @ found.solve(identity)
+        return Factors(found.c_bhnm, found.w_bhmm, found.solve(v), z, matrix)

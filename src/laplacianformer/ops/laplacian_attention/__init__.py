@@ -1,0 +1,1 @@
+from laplacianformer.ops.laplacian_attention.op import laplacian_attention as laplacian_attention

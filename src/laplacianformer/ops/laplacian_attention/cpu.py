@@ -1,0 +1,124 @@
+"""The attention in one call of the C++ extension, and its gradient in another: on small images, calls cost more than
+work.
+
+Numbers are float32; without gradients tokens may also be bfloat16 or float16, which is what autocast makes of them,
+and are widened as they are read.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplacianformer.ops import cpu_extension
+from laplacianformer.ops.cpu_extension import level, tables
+from laplacianformer.ops.laplacian_attention import reference
+from laplacianformer.ops.laplacian_attention.reference import Gain
+from laplacianformer.ops.laplacian_attention.settings import Settings, Variance
+from laplacianformer.ops.newton_schulz.cpu import LARGEST
+from laplacianformer.ops.precision import without_autocast
+from laplacianformer.ops.tracing import is_unobserved, needs_gradient
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, gain: Gain, variance: Variance, settings: Settings) -> str | None:
+    """Why this can't be one call, or None if it can."""
+    if (missing := cpu_extension.missing()) is not None:
+        return missing
+    if (reason := cpu_extension.check(q, k, v)) is not None:
+        return reason
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in _DTYPES:
+        return f"it takes tokens of one dtype, float32, bfloat16 or float16, got {q.dtype}, {k.dtype} and {v.dtype}"
+    if not q.shape == k.shape == v.shape:
+        return f"it takes values of the shape of queries, got {tuple(q.shape)} and {tuple(v.shape)}"
+    if q.shape[0] == 0:
+        return "the batch is empty"
+    if math.prod(settings.cells) > LARGEST:
+        return f"it takes at most {LARGEST} landmarks, got {math.prod(settings.cells)}"
+    if isinstance(variance, str):
+        return "the variance over all processes is not computed in C++" if variance == "synced" else None
+    if needs_gradient(q, k, v, gain):
+        return "there is a gradient in C++ only for the variance of the batch"
+    return None
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, gain: Gain, variance: Variance, settings: Settings, backend: str | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """As `reference.attention`, in the dtype of the tokens, with the layout of (B, N, heads, d)."""
+    if isinstance(variance, str):
+        learned = gain if isinstance(gain, Tensor) else None
+        tokens = (q.float(), k.float(), v.float())
+        return _Attention.apply(*tokens, learned, gain, settings, backend)
+    if variance is not None:
+        variance = variance.float().contiguous()
+    out: Tensor = torch.ops.laplacianformer_cpu.branch(
+        q, k, v, *_rotations(settings), variance, *_gains(gain), *_numbers(settings)
+    )
+    return out, variance
+
+
+class _Attention(torch.autograd.Function):
+    """Whitened by the variance of the kernel's columns over batch and queries, which is returned too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        learned: Tensor | None,  # the gain, where it has a gradient
+        gain: Gain,
+        settings: Settings,
+        backend: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        rotations, gains, numbers = _rotations(settings), _gains(gain), _numbers(settings)
+        out, *rest = torch.ops.laplacianformer_cpu.branch_forward(q, k, v, *rotations, *gains, *numbers)
+        ctx.save_for_backward(q, k, v, *rest, *rotations, gains[0], learned)
+        ctx.numbers = (gains[1], *numbers)
+        ctx.by_ops = gain, settings, backend
+        variance: Tensor = rest[1]
+        ctx.mark_non_differentiable(variance)
+        ctx.set_materialize_grads(False)
+        return out, variance
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 7
+        *saved, learned = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_unobserved(grad):  # second derivatives, batched gradients, FLOP counters
+            return (*_gradients_by_ops([*saved[:3], learned], grad, *ctx.by_ops), None, None, None)
+        dq, dk, dv, of_heads = torch.ops.laplacianformer_cpu.branch_backward(grad, *saved, *ctx.numbers)
+        return dq, dk, dv, None if learned is None else of_heads.to(learned.dtype), None, None, None
+
+
+def _gradients_by_ops(
+    inputs: list[Tensor | None], grad: Tensor, gain: Gain, settings: Settings, backend: str | None
+) -> list[Tensor | None]:
+    """The gradients of queries, keys, values and gain by the composition, which can be differentiated and observed."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad(), without_autocast(grad.device):
+        # Views, each with a gradient of its own: queries and keys may be one tensor.
+        inputs = [None if t is None else t.view_as(t) for t in inputs]
+        *tokens, learned = inputs
+        q, k, v = (t for t in tokens if t is not None)
+        out, _ = reference.attention(q, k, v, gain if learned is None else learned, "batch", settings, backend)
+        wanted = [t for t in inputs if t is not None and t.requires_grad]
+        grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=create_graph))
+    return [next(grads) if t is not None and t.requires_grad else None for t in inputs]
+
+
+def _rotations(settings: Settings) -> tuple[Tensor | None, ...]:
+    return (*tables(*(settings.rotation or (None, None))), *tables(*(settings.cell_rotation or (None, None))))
+
+
+def _gains(gain: Gain) -> tuple[Tensor | None, float]:
+    return (gain.detach().float().contiguous(), 0.0) if isinstance(gain, Tensor) else (None, gain)
+
+
+def _numbers(settings: Settings) -> tuple[int | float, ...]:
+    s = settings
+    return (*s.size, *s.cells, s.scale, s.eps, s.variance_eps, s.iterations, level())
