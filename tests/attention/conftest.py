@@ -1,4 +1,4 @@
-"""What the tests of the branch in one call watch and set up."""
+"""What the tests of the fused C++ call watch and set up."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,25 +6,20 @@ from typing import Any
 import pytest
 import torch
 
-from laplacianformer.ops import branch
+from laplacianformer.ops.laplacian_attention import cpu
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of each call that was made in place of the ops."""
+    """Which C++ call was made in place of the other ops: "evaluated" or "trained", one entry per call."""
     made: list[str] = []
+    original = cpu.attention
 
-    def noted(name: str) -> Any:
-        original = getattr(branch, name)
+    def noted(*arguments: Any) -> Any:
+        made.append("trained" if isinstance(arguments[4], str) else "evaluated")
+        return original(*arguments)
 
-        def call(*args: Any) -> Any:
-            made.append(name)
-            return original(*args)
-
-        return call
-
-    for name in ("evaluated", "trained"):
-        monkeypatch.setattr(branch, name, noted(name))
+    monkeypatch.setattr(cpu, "attention", noted)
     return made
 
 

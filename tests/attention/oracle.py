@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer import LaplacianAttention
+from laplacianformer.attention import AblationAttention, LaplacianAttention
 
 DIM, HEADS = 16, 2
 Size = tuple[int, int]
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 def build(seed: int = 0, *, dim: int = DIM, heads: int = HEADS, **options: Any) -> LaplacianAttention:
     """A float64 layer in which nothing is at its initial value, so that nothing can be left out unseen."""
     torch.manual_seed(seed)
-    layer = LaplacianAttention(dim, heads, **options).double()
+    layer = layer_class(options)(dim, heads, **options).double()
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if name != "qkv.weight":
@@ -38,6 +38,13 @@ def build(seed: int = 0, *, dim: int = DIM, heads: int = HEADS, **options: Any) 
             if name.endswith("running_var"):
                 buffer.copy_(0.01 + 0.05 * torch.rand_like(buffer))
     return layer
+
+
+def layer_class(options: dict[str, Any]) -> type[LaplacianAttention]:
+    """The layer that has these options: the product, or the one for comparisons."""
+    exchanged = {"kernel", "gram", "solver", "ratio", "landmarks", "tied"} & options.keys()
+    per_image = options.get("whitening") in ("instance", "full")
+    return AblationAttention if exchanged or per_image or options.get("grid", 7) is None else LaplacianAttention
 
 
 def tokens(size: Size, batch: int = 2, dim: int = DIM, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

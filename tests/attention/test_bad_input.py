@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from laplacianformer import LaplacianAttention, SoftmaxAttention
+from laplacianformer.attention import AblationAttention, LaplacianAttention, SoftmaxAttention
+
+from .oracle import layer_class
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ from laplacianformer import LaplacianAttention, SoftmaxAttention
         ({"gram": "queries"}, r"gram must be one of 'keys', 'cross', got 'queries'"),
         ({"solver": "svd"}, r"solver must be one of 'newton_schulz', .*, got 'svd'"),
         ({"landmarks": "kmeans"}, r"landmarks must be one of 'pool', 'conv', got 'kmeans'"),
-        ({"whitening": "batch"}, r"must be one of 'running', 'instance', 'full', None, got 'batch'"),
+        ({"whitening": "batch"}, r"must be one of 'running', 'synced', None, got 'batch'"),
         ({"scale": 0}, r"scale must be greater than 0, got 0"),
         ({"scale": float("nan")}, r"scale must be finite, got nan"),
         ({"eps": 0.0}, r"eps must be greater than 0, got 0"),
@@ -34,7 +36,7 @@ from laplacianformer import LaplacianAttention, SoftmaxAttention
 )
 def test_bad_values_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        LaplacianAttention(**{"dim": 32, "num_heads": 2, **arguments})
+        layer_class(arguments)(**{"dim": 32, "num_heads": 2, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_bad_values_are_refused(arguments: dict[str, Any], message: str) -> None
 )
 def test_bad_types_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        LaplacianAttention(**{"dim": 32, "num_heads": 2, **arguments})
+        layer_class(arguments)(**{"dim": 32, "num_heads": 2, **arguments})
 
 
 @pytest.mark.parametrize("kind", [LaplacianAttention, SoftmaxAttention])
@@ -81,6 +83,6 @@ def test_looking_inside_refuses_the_same() -> None:
 
 def test_the_layer_says_what_it_is() -> None:
     assert "laplacian, scale=4.0, ratio=2, gram=cross" in repr(
-        LaplacianAttention(32, 2, grid=None, ratio=2, gram="cross")
+        AblationAttention(32, 2, grid=None, ratio=2, gram="cross")
     )
-    assert "exact" in repr(LaplacianAttention(32, 2, grid=None))
+    assert "exact" in repr(AblationAttention(32, 2, grid=None))

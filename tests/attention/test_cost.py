@@ -10,8 +10,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from laplacianformer import LaplacianAttention, SoftmaxAttention
-from laplacianformer.attention import ATTENTIONS, GridAttention
+from laplacianformer.attention import (
+    ATTENTIONS,
+    AblationAttention,
+    GridAttention,
+    LaplacianAttention,
+    SoftmaxAttention,
+)
+
+from .oracle import layer_class
 
 # Tokens of N, 2 N and 4 N; the first is large enough for what does not grow with N to be small.
 SIZES = [(32, 32), (32, 64), (64, 64)]
@@ -69,7 +76,7 @@ def is_linear(cost: list[int], tolerance: float) -> bool:
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "forward and backward"])
 @pytest.mark.parametrize("options", LINEAR, ids=str)
 def test_operations_are_linear_in_the_tokens(options: dict[str, Any], backward: bool, training: bool) -> None:
-    layer = LaplacianAttention(32, 1, **options).train(training)
+    layer = layer_class(options)(32, 1, **options).train(training)
     assert is_linear(costs(layer, flops, backward), tolerance=0.01)
 
 
@@ -77,7 +84,7 @@ def test_operations_are_linear_in_the_tokens(options: dict[str, Any], backward: 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "forward and backward"])
 @pytest.mark.parametrize("options", LINEAR, ids=str)
 def test_bytes_are_linear_in_the_tokens(options: dict[str, Any], backward: bool, training: bool) -> None:
-    layer = LaplacianAttention(32, 1, **options).train(training)
+    layer = layer_class(options)(32, 1, **options).train(training)
     assert is_linear(costs(layer, peak_bytes, backward), tolerance=0.1)
 
 
@@ -90,7 +97,7 @@ def test_the_other_mixers_but_softmax_are_linear_too(name: str, measure: Callabl
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "forward and backward"])
 @pytest.mark.parametrize(
     "layer",
-    [LaplacianAttention(32, 1, grid=None, ratio=4), LaplacianAttention(32, 1, grid=None), SoftmaxAttention(32, 1)],
+    [AblationAttention(32, 1, grid=None, ratio=4), AblationAttention(32, 1, grid=None), SoftmaxAttention(32, 1)],
     ids=["ratio", "exact", "softmax"],
 )
 def test_operations_of_the_other_forms_are_not(layer: GridAttention, backward: bool) -> None:
@@ -101,13 +108,13 @@ def test_operations_of_the_other_forms_are_not(layer: GridAttention, backward: b
 
 
 def test_bytes_with_a_fixed_ratio_are_not_linear() -> None:
-    assert not is_linear(costs(LaplacianAttention(32, 1, grid=None, ratio=4), peak_bytes, True), tolerance=0.3)
+    assert not is_linear(costs(AblationAttention(32, 1, grid=None, ratio=4), peak_bytes, True), tolerance=0.3)
 
 
 def test_evaluation_never_stores_the_kernel_matrix() -> None:
-    """With many landmarks and narrow tokens, where C is by far the largest matrix; `instance` does store it."""
+    """With many landmarks and narrow tokens, where C is by far the largest matrix; the comparisons do store it."""
     x, size = torch.randn(1, 128 * 128, 4), (128, 128)
-    layers = (LaplacianAttention(4, 1, grid=16, whitening=whitening).eval() for whitening in ("running", "instance"))
+    layers = (kind(4, 1, grid=16).eval() for kind in (LaplacianAttention, AblationAttention))
     lean, stored = (peak_bytes(partial(layer, x, size)) for layer in layers)
     kernel_bytes = 4 * x.shape[1] * 256
     assert lean < kernel_bytes < stored

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from laplacianformer import LaplacianAttention, ops
 
+from .oracle import layer_class
+
 SIZES = [(7, 7), (14, 14), (9, 5)]
 WHITENINGS = ["running", "instance", "full", None]
 
@@ -21,7 +23,7 @@ def reference() -> Iterator[None]:
 
 def layer_and_tokens(size: tuple[int, int], **options: Any) -> tuple[LaplacianAttention, Tensor]:
     torch.manual_seed(0)
-    return LaplacianAttention(64, 2, **options).eval(), torch.randn(5, size[0] * size[1], 64)
+    return layer_class(options)(64, 2, **options).eval(), torch.randn(5, size[0] * size[1], 64)
 
 
 OPTIONS: list[dict[str, Any]] = [

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer import LaplacianAttention
+from laplacianformer.attention import AblationAttention, LaplacianAttention
 
 SIDES = [7, 8, 14, 28, 56, 112, 224]
 LOW, HIGH = 0.2, 5.0
@@ -51,7 +51,7 @@ def test_without_the_factor_they_would_not_be() -> None:
 def test_repeating_every_token_leaves_the_landmark_values_as_they_are(repeats: int) -> None:
     """Sharp: where each cell holds one token many times, L is the value of that token whatever N is."""
     torch.manual_seed(0)
-    layer = LaplacianAttention(16, 2, rope=False, solver="cholesky", eps=1e-9).double()
+    layer = AblationAttention(16, 2, rope=False, solver="cholesky", eps=1e-9).double()
     image = torch.randn(1, 16, 7, 7, dtype=torch.float64)
     x = image.repeat_interleave(repeats, 2).repeat_interleave(repeats, 3).flatten(2).mT
     values = layer.factors(x, (7 * repeats, 7 * repeats)).landmark_values

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from laplacianformer import LaplacianAttention, ops
+from laplacianformer import ops
+from laplacianformer.attention import AblationAttention, LaplacianAttention
+from laplacianformer.attention.factors import Decomposition
 
 WIDTH, LANDMARKS = 4, 25
 
@@ -24,9 +26,11 @@ def general_position(seed: int = 0, count: int = LANDMARKS) -> Tensor:
 
 def z(queries: Tensor, landmarks: Tensor, whitening: str | None = "instance") -> Tensor:
     """The layer's own map, for given queries and landmarks: (N, m)."""
-    layer = LaplacianAttention(WIDTH, 1, grid=None, whitening=whitening, rope=False).double()
+    layer = AblationAttention(WIDTH, 1, grid=None, whitening=whitening, rope=False).double()
     c = ops.laplacian_kernel(queries, landmarks, 4.0)[None, None]
-    return layer.injective_map(c, layer.whitening.factor(c, (1, landmarks.shape[0]), update=False))[0, 0]
+    variance, factor = layer.whiten_by(c, (1, landmarks.shape[0]))
+    found = Decomposition(c, c, variance, factor, lambda v: v, full=whitening == "full")
+    return found.injective_map(layer.gain)[0, 0]
 
 
 def collisions(features: Tensor, tolerance: float) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from laplacianformer import LaplacianAttention
+from laplacianformer.attention import AblationAttention, LaplacianAttention
 
 from . import oracle
 from .oracle import Size, build, tokens
@@ -101,7 +101,7 @@ def everything_finite(layer: nn.Module, x: Tensor, size: Size, mixed: bool) -> l
 @pytest.mark.parametrize("name", extremes())
 def test_outputs_and_gradients_are_finite(name: str, whitening: Any, mixed: bool, training: bool) -> None:
     torch.manual_seed(0)
-    layer = LaplacianAttention(32, 2, grid=3, whitening=whitening, gain="learned", landmarks="conv").train(training)
+    layer = AblationAttention(32, 2, grid=3, whitening=whitening, gain="learned", landmarks="conv").train(training)
     assert everything_finite(layer, extremes()[name], SIZE, mixed) == []
 
 
@@ -113,7 +113,7 @@ def test_every_solver_is_finite_on_extreme_inputs(solver: Any, gram: Any, kernel
     for iterations in (6, 20):
         for name, x in extremes().items():
             torch.manual_seed(0)
-            layer = LaplacianAttention(
+            layer = AblationAttention(
                 32, 2, grid=3, solver=solver, gram=gram, kernel=kernel, iterations=iterations, whitening="instance"
             )
             assert everything_finite(layer, x, SIZE, mixed=False) == [], (name, iterations)
@@ -123,7 +123,7 @@ def test_every_solver_is_finite_on_extreme_inputs(solver: Any, gram: Any, kernel
 @pytest.mark.parametrize("whitening", WHITENINGS)
 def test_few_tokens_are_finite(whitening: Any, size: Size) -> None:
     torch.manual_seed(0)
-    layer = LaplacianAttention(32, 2, whitening=whitening)
+    layer = oracle.layer_class({"whitening": whitening})(32, 2, whitening=whitening)
     assert everything_finite(layer, tokens(size, dim=32, dtype=torch.float32), size, mixed=False) == []
 
 

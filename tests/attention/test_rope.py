@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from laplacianformer.attention.rope import rotate
+from laplacianformer.ops.laplacian_attention import reference
+from laplacianformer.ops.laplacian_attention.settings import Settings
 
 from .oracle import build, tokens
 
@@ -73,13 +75,13 @@ def test_float64_angles_are_right_to_float64() -> None:
 
 def test_landmarks_are_averaged_before_they_are_rotated() -> None:
     """With equal keys everywhere, a landmark is that key at its cell's centre, at full length."""
-    layer = build(grid=2, gram="cross")
+    layer = build(grid=2)
     key = torch.randn(1, 2, 1, 8, dtype=torch.float64)
     equal = key.expand(1, 2, 60, 8)
-    _, _, qm, km, _ = layer.place(equal, equal, (6, 10))
     expected = rotate(key.expand(1, 2, 4, 8), places(1, 4), places(2, 7))
-    torch.testing.assert_close(km, expected)
-    torch.testing.assert_close(qm, expected)
+    torch.testing.assert_close(layer.landmarks(equal, (6, 10)), expected)
+    placed = reference.place(equal, equal, Settings(**layer.settings(equal, (6, 10))))
+    torch.testing.assert_close(placed.km, expected)
 
 
 def test_without_rope_the_layer_does_not_know_places() -> None:

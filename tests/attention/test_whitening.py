@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from laplacianformer.attention import AblationAttention, LaplacianAttention
 from laplacianformer.attention.whitening import Whitening, paused_updates, resize
 
 from .oracle import build, tokens
@@ -23,32 +24,37 @@ def variance_over(c: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     return (c - c.mean(dims, keepdim=True)).square().mean(dims)
 
 
+def seen(whitening: Whitening, c: torch.Tensor) -> torch.Tensor:
+    """The variance of this batch, after it has entered the running average."""
+    variance = whitening.variance_of(c, (2, 2))
+    whitening.update(variance, (2, 2))
+    return variance
+
+
 def test_in_training_the_variance_is_over_batch_and_queries() -> None:
     c = features() + torch.tensor([0.0, 2.0, 4.0]).view(3, 1, 1, 1)
-    factor = Whitening("running", 2, (2, 2)).factor(c, (2, 2))
-    torch.testing.assert_close(factor[..., 0], (variance_over(c, (0, 2)) + 1e-5) ** -0.5, rtol=1e-12, atol=0)
+    whitening = Whitening("running", 2, (2, 2))
+    assert whitening.variance((2, 2), 3) == "batch"
+    torch.testing.assert_close(whitening.variance_of(c, (2, 2)), variance_over(c, (0, 2)), rtol=1e-12, atol=0)
+
+
+def test_an_empty_batch_in_training_takes_the_running_average() -> None:
+    whitening = Whitening("running", 2, (2, 2))
+    assert torch.equal(whitening.variance((2, 2), 0), whitening.running_var.flatten(1))
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_instance_variance_is_over_the_queries_of_an_image(training: bool) -> None:
-    c = features()
-    factor = Whitening("instance", 2, (2, 2)).train(training).factor(c, (2, 2))
-    torch.testing.assert_close(factor[..., 0], (variance_over(c, (2,)) + 1e-5) ** -0.5, rtol=1e-12, atol=0)
-
-
-def test_diagonal_factors_make_unit_variance() -> None:
-    c = features()
-    for kind in ("running", "instance"):
-        whitening = Whitening(kind, 2, (2, 2), eps=1e-12)
-        whitened = c * whitening.factor(c, (2, 2)).mT
-        dims = (0, 2) if kind == "running" else (2,)
-        torch.testing.assert_close(variance_over(whitened, dims), torch.ones_like(variance_over(c, dims)))
+    layer = AblationAttention(8, 2, whitening="instance").train(training)
+    _, factor = layer.whiten_by(features(), (2, 2))
+    torch.testing.assert_close(factor[..., 0], (variance_over(features(), (2,)) + 1e-5) ** -0.5, rtol=1e-12, atol=0)
 
 
 def test_full_factor_makes_the_covariance_the_identity() -> None:
     c = features() @ torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-    whitening = Whitening("full", 2, (2, 2), eps=1e-10)
-    factor = whitening.factor(c, (2, 2))
+    layer = AblationAttention(8, 2, whitening="full")
+    layer.whitening.eps = 1e-10
+    _, factor = layer.whiten_by(c, (2, 2))
     whitened = c @ factor
     centred = whitened - whitened.mean(-2, keepdim=True)
     covariance = centred.mT @ centred / c.shape[-2]
@@ -56,37 +62,46 @@ def test_full_factor_makes_the_covariance_the_identity() -> None:
     torch.testing.assert_close(factor, factor.mT, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["running", "instance"])
+def test_diagonal_factors_make_unit_variance(kind: str) -> None:
+    layer, c = AblationAttention(8, 2, whitening=kind), features()
+    layer.whitening.eps = 1e-12
+    _, factor = layer.whiten_by(c, (2, 2))
+    dims = (0, 2) if kind == "running" else (2,)
+    torch.testing.assert_close(variance_over(c * factor.mT, dims), torch.ones_like(variance_over(c, dims)))
+
+
 def test_running_average_is_cumulative_first_and_exponential_later() -> None:
     whitening = Whitening("running", 2, (2, 2), momentum=0.25).double()
-    seen, expected = [], None
+    batches, expected = [], None
     for step in range(8):
         c = features(seed=step)
-        whitening.factor(c, (2, 2))
-        seen.append(variance_over(c, (0, 2)).view(2, 2, 2))
-        expected = torch.stack(seen).mean(0) if step < 4 else 0.75 * expected + 0.25 * seen[-1]
+        seen(whitening, c)
+        batches.append(variance_over(c, (0, 2)).view(2, 2, 2))
+        expected = torch.stack(batches).mean(0) if step < 4 else 0.75 * expected + 0.25 * batches[-1]
         torch.testing.assert_close(whitening.running_var, expected, rtol=1e-6, atol=0)
     assert whitening.num_batches_tracked.item() == 8
 
 
 def test_evaluation_uses_the_running_average_and_leaves_it() -> None:
-    whitening = Whitening("running", 2, (2, 2)).double()
-    whitening.factor(features(seed=1), (2, 2))
-    before = {key: value.clone() for key, value in whitening.state_dict().items()}
-    factor = whitening.eval().factor(features(seed=2), (2, 2))
-    torch.testing.assert_close(factor[..., 0], (before["running_var"].flatten(1) + 1e-5) ** -0.5)
-    assert torch.equal(factor, whitening.factor(None, (2, 2)))
-    assert all(torch.equal(value, before[key]) for key, value in whitening.state_dict().items())
+    layer, x = build(grid=3), tokens((6, 5))
+    layer(x, (6, 5))
+    before = {key: value.clone() for key, value in layer.whitening.state_dict().items()}
+    layer.eval()(x, (6, 5))
+    found = layer.whitening.variance((3, 3), 2)
+    assert torch.equal(found, before["running_var"].flatten(1))
+    assert torch.equal(found, layer.whitening.variance_of(features(cells=9), (3, 3)))
+    assert all(torch.equal(value, before[key]) for key, value in layer.whitening.state_dict().items())
 
 
 def test_smaller_grids_use_the_averaged_map_and_feed_it() -> None:
     whitening = Whitening("running", 2, (4, 4)).double()
     whitening.running_var.copy_(torch.rand(2, 4, 4))
     averaged = F.avg_pool2d(whitening.running_var, 2).flatten(1)
-    found = whitening.eval().factor(None, (2, 2))[..., 0]
-    torch.testing.assert_close(found, (averaged + 1e-5) ** -0.5)
+    torch.testing.assert_close(whitening.eval().variance((2, 2), 1), averaged)
 
     c = features()
-    whitening.train().factor(c, (2, 2))
+    seen(whitening.train(), c)
     repeated = variance_over(c, (0, 2)).view(2, 2, 2).repeat_interleave(2, 1).repeat_interleave(2, 2)
     torch.testing.assert_close(whitening.running_var, repeated)
     torch.testing.assert_close(resize(repeated, (2, 2)).flatten(1), variance_over(c, (0, 2)))
@@ -118,9 +133,9 @@ def test_gradient_flows_through_the_batch_variance() -> None:
     """Finite differences of one entry of C on the factor alone: a detached variance would give 0."""
     c = features(batch=2, queries=5).requires_grad_()
     for kind in ("running", "instance", "full"):
-        whitening = Whitening(kind, 2, (2, 2))
-        assert torch.autograd.gradcheck(lambda c, w=whitening: w.factor(c, (2, 2)), (c,))
-        whitening.factor(c, (2, 2)).sum().backward()
+        layer = AblationAttention(8, 2, whitening=kind)
+        assert torch.autograd.gradcheck(lambda c, layer=layer: layer.whiten_by(c, (2, 2))[1], (c,))
+        layer.whiten_by(c, (2, 2))[1].sum().backward()
         assert c.grad.abs().max() > 1e-3
         c.grad = None
 
@@ -155,8 +170,8 @@ def test_a_batch_that_is_not_finite_leaves_the_running_average_finite() -> None:
 
 
 @pytest.mark.parametrize(("form", "side"), [({"grid": None, "ratio": 2}, 14), ({"grid": None}, 7), ({"grid": 4}, 8)])
-def test_every_form_keeps_one_number_a_landmark(form: dict[str, Any], side: int) -> None:
-    """Evaluation whitens as training did, also where tokens differ from place to place."""
+def test_every_form_keeps_one_number_per_landmark(form: dict[str, Any], side: int) -> None:
+    """Evaluation whitens as training did, also where tokens differ from position to position."""
     layer, size = build(**form), (side, side)
     x = tokens(size) * torch.linspace(0.1, 3, side**2, dtype=torch.float64)[:, None]
     trained = layer(x, size)
@@ -171,7 +186,10 @@ def test_updates_resume_after_an_error() -> None:
     assert layer.whitening.num_batches_tracked.item() == 1
 
 
-@pytest.mark.parametrize("bad", [{"kind": "batch"}, {"kind": "running", "eps": 0.0}], ids=str)
-def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Whitening: (kind|eps) must be"):
-        Whitening(num_heads=2, cells=(2, 2), **bad)
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="Whitening: eps must be"):
+        Whitening("running", 2, (2, 2), eps=0.0)
+    with pytest.raises(ValueError, match="LaplacianAttention: whitening must be one of"):
+        LaplacianAttention(8, 2, whitening="instance")
+    with pytest.raises(ValueError, match="AblationAttention: whitening must be one of"):
+        AblationAttention(8, 2, whitening="batch")

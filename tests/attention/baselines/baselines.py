@@ -11,7 +11,7 @@ from laplacianformer.attention import ATTENTIONS, GridAttention
 from .. import oracle
 from ..oracle import Size
 
-BASELINES = [name for name in ATTENTIONS if name != "laplacian"]
+BASELINES = [name for name in ATTENTIONS if name not in ("laplacian", "ablation")]
 # Every baseline, and once more those that take another kernel.
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in BASELINES),

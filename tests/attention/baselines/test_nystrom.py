@@ -81,7 +81,7 @@ def test_with_every_token_a_landmark_the_kernel_is_exact(
     given = points(layer, x, SIZE)
     wanted = kernel(layer, given.q, given.k)
     torch.testing.assert_close(matrix(layer, x, SIZE), wanted, rtol=1e-10, atol=1e-12)
-    monkeypatch.setattr(layer, "exact", lambda size: False)
+    monkeypatch.setattr(layer, "is_exact", lambda size: False)
     monkeypatch.setattr(layer, "eps", 1e-9, raising=False)  # Skyformer's alone
     torch.testing.assert_close(matrix(layer, x, SIZE), wanted, rtol=1e-5, atol=1e-6)
 
@@ -91,7 +91,7 @@ def test_with_every_token_a_landmark_nystromformer_is_softmax(monkeypatch: pytes
     layer, x = build("nystromformer", iterations=60), 4 * tokens(SIZE)
     wanted = matrix(build("softmax"), x, SIZE)
     torch.testing.assert_close(matrix(layer, x, SIZE), wanted)
-    monkeypatch.setattr(layer, "exact", lambda size: False)
+    monkeypatch.setattr(layer, "is_exact", lambda size: False)
     torch.testing.assert_close(matrix(layer, x, SIZE), wanted, rtol=1e-5, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The global branch in training, one call a direction: the same numbers as the ops one by one, gradients too."""
+"""The attention in training, one C++ call per direction: the numbers of the composition, gradients too."""
 
 import copy
 from typing import Any
@@ -10,20 +10,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from laplacianformer import LaplacianAttention
 from laplacianformer.ops import cpu_extension
-from tests.attention.branches import LEVELS, MISSING, SETTINGS, SIZES, layer, random_projection
+from tests.attention.fused import LEVELS, MISSING, SETTINGS, SIZES, composed, layer, random_projection
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"no C++ extension: {MISSING}")
 
 Numbers = dict[str, torch.Tensor]
 
 
-def step(
-    attention: LaplacianAttention, qkv: torch.Tensor, size: tuple[int, int], grad: torch.Tensor, name: str = "mix"
-) -> Numbers:
+def step(attention: LaplacianAttention, qkv: torch.Tensor, size: tuple[int, int], grad: torch.Tensor) -> Numbers:
     """What a training step of a copy of the layer computes: the result, all gradients, the running variance."""
     attention = copy.deepcopy(attention).to(qkv.dtype).train()
     qkv = qkv.detach().requires_grad_()
-    out = getattr(attention, name)(*qkv.unbind(0), size=size)
+    out = attention.mix(*qkv.unbind(0), size)
     out.backward(grad.to(out.dtype))
     assert qkv.grad is not None
     found = {"out": out.detach(), "queries": qkv.grad[0], "keys": qkv.grad[1], "values": qkv.grad[2]}
@@ -32,6 +30,11 @@ def step(
         assert attention.gain.grad is not None
         found["gain"] = attention.gain.grad
     return found
+
+
+def composed_step(*arguments: Any) -> Numbers:
+    with composed():
+        return step(*arguments)
 
 
 def assert_as_exact(found: Numbers, other: Numbers, exact: Numbers) -> None:
@@ -48,7 +51,7 @@ def assert_as_exact(found: Numbers, other: Numbers, exact: Numbers) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_is_as_exact_as_one_by_one(
+def test_is_as_exact_as_the_composition(
     size: tuple[int, int], settings: dict[str, Any], level: str, calls: list[str], poisoned: None
 ) -> None:
     attention, qkv = layer(**settings), random_projection(size)
@@ -56,10 +59,10 @@ def test_is_as_exact_as_one_by_one(
     with cpu_extension.use_level(level):
         together = step(attention, qkv, size, grad)
         assert calls == ["trained"]
-        one_by_one = step(attention, qkv, size, grad, "mix_one_by_one")
-    exact = step(attention, qkv.double(), size, grad, "mix_one_by_one")
+        separate = composed_step(attention, qkv, size, grad)
+    exact = composed_step(attention, qkv.double(), size, grad)
     assert calls == ["trained"]
-    assert_as_exact(together, one_by_one, exact)
+    assert_as_exact(together, separate, exact)
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 4), (3, 12), (2, 20), (5, 64)])
@@ -69,7 +72,7 @@ def test_with_heads_of_any_width(heads: int, width: int, size: tuple[int, int], 
     attention, qkv = LaplacianAttention(heads * width, heads), random_projection(size, 3, heads, width)
     grad = torch.randn(3, heads, size[0] * size[1], width)
     together, exact = step(attention, qkv, size, grad), step(attention, qkv.double(), size, grad)
-    assert_as_exact(together, step(attention, qkv, size, grad, "mix_one_by_one"), exact)
+    assert_as_exact(together, composed_step(attention, qkv, size, grad), exact)
 
 
 def test_twice_gives_the_same_bits_on_any_number_of_threads() -> None:
@@ -123,7 +126,8 @@ def test_the_variance_enters_the_running_average_once(calls: list[str]) -> None:
     attention(tokens, (12, 12)).sum().backward()
     assert calls == ["trained"]
     assert attention.whitening.num_batches_tracked == 1
-    other.mix_one_by_one(*other.project(tokens, (12, 12)), size=(12, 12))
+    with composed():
+        other(tokens, (12, 12))
     torch.testing.assert_close(attention.whitening.running_var, other.whitening.running_var)
     before = attention.whitening.running_var.clone()
     attention.whitening.paused = True
@@ -185,7 +189,7 @@ def test_what_was_kept_may_come_back_in_another_layout() -> None:
         step(attention, qkv, (10, 9), grad)
 
 
-def test_batched_gradients_and_graphs_of_gradients_go_by_ops() -> None:
+def test_batched_gradients_and_graphs_of_gradients_use_the_composition() -> None:
     attention, size = layer(gain="learned").train(), (9, 9)
     qkv = [t.contiguous().requires_grad_() for t in random_projection(size)]
     wanted = [*qkv, attention.gain]
@@ -204,7 +208,7 @@ def test_batched_gradients_and_graphs_of_gradients_go_by_ops() -> None:
 
 @pytest.mark.parametrize("changed", ["evaluation", "gain", "autocast", "counted"])
 @pytest.mark.parametrize("size", [(9, 9), (7, 7)])
-def test_gradients_by_ops_are_those_of_the_step_that_was(changed: str, size: tuple[int, int]) -> None:
+def test_gradients_by_the_composition_are_those_of_the_step_that_ran(changed: str, size: tuple[int, int]) -> None:
     """Whatever has become of the layer since."""
     attention, count = layer(gain="learned").train(), size[0] * size[1]
     qkv = [t.contiguous().requires_grad_() for t in random_projection(size)]
@@ -250,9 +254,10 @@ def test_gradients_in_vmap() -> None:
         torch.testing.assert_close(one, torch.stack(others), rtol=1e-4, atol=1e-5)
 
 
-def test_tied_queries_and_keys_are_counted_once_in_graphs_of_gradients() -> None:
-    attention, tokens = layer(tied=True).train(), torch.randn(1, 81, 64, requires_grad=True)
-    out = attention(tokens, (9, 9)).sum()
-    (plain,) = torch.autograd.grad(out, tokens, retain_graph=True)
-    (graph,) = torch.autograd.grad(out, tokens, create_graph=True)
+def test_queries_that_are_the_keys_are_counted_once_in_graphs_of_gradients() -> None:
+    attention, (x, _, v) = layer().train(), random_projection((9, 9), batch=1).unbind(0)
+    x = x.contiguous().requires_grad_()
+    out = attention.mix(x, x, v, (9, 9)).square().sum()
+    (plain,) = torch.autograd.grad(out, x, retain_graph=True)
+    (graph,) = torch.autograd.grad(out, x, create_graph=True)
     torch.testing.assert_close(graph, plain, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""The global branch in one call: in evaluation the numbers of the ops one by one, and only where nobody can tell."""
+"""The attention in one C++ call: in evaluation the numbers of the composition, and only where nobody can tell."""
 
 from typing import Any
 
@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from laplacianformer import LaplacianAttention
+from laplacianformer import LaplacianAttention, ops
+from laplacianformer.attention import AblationAttention
 from laplacianformer.ops import cpu_extension, use_backend
-from tests.attention.branches import LEVELS, MISSING, SETTINGS, SIZES, layer, random_projection
+from tests.attention.fused import LEVELS, MISSING, SETTINGS, SIZES, composed, layer, random_projection
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"no C++ extension: {MISSING}")
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("settings", [*SETTINGS, {"whitening": None, "gain": 4.0, "grid": 4}])
-def test_as_exact_as_one_by_one(
+def test_as_exact_as_the_composition(
     size: tuple[int, int], settings: dict[str, Any], calls: list[str], poisoned: None
 ) -> None:
     attention = layer(**settings)
@@ -23,35 +24,34 @@ def test_as_exact_as_one_by_one(
     with torch.inference_mode():
         together = attention(tokens, size)
     assert calls == ["evaluated"]
-    one_by_one = attention(tokens, size).detach()
+    with composed():
+        separate = attention(tokens, size).detach()
     exact = attention.double()(tokens.double(), size).detach()
-    error, allowed = ((one - exact).abs().max() for one in (together, one_by_one))
+    error, allowed = ((one - exact).abs().max() for one in (together, separate))
     assert error <= 2 * allowed + 1e-7
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.bool, torch.float8_e4m3fn])
-def test_other_numbers_go_one_by_one(dtype: torch.dtype, calls: list[str]) -> None:
+def test_other_numbers_are_refused(dtype: torch.dtype, calls: list[str]) -> None:
     qkv = torch.randint(0, 2, (3, 1, 2, 81, 32)).to(dtype)
-    with torch.inference_mode():
-        found = layer().mix(*qkv, (9, 9))
-        expected = layer().mix(*qkv.float(), (9, 9))
-    assert calls == ["evaluated"]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    with torch.inference_mode(), pytest.raises(TypeError, match="laplacian_attention: q must be one of float32"):
+        layer().mix(*qkv, (9, 9))
+    assert not calls
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_shapes_that_do_not_fit_are_no_memory_error(training: bool, calls: list[str]) -> None:
     attention = layer().train(training)
-    with torch.inference_mode(), pytest.raises(RuntimeError):
+    with torch.inference_mode(), pytest.raises(ValueError, match="does not hold 100 tokens"):
         attention.mix(*torch.randn(3, 1, 2, 100, 32), (40, 40))
-    with torch.inference_mode(), pytest.raises(ValueError, match="same last dimension"):
-        attention.mix(*torch.randn(3, 1, 6, 100, 32), (10, 10))
+    with torch.inference_mode(), pytest.raises(ValueError, match="cells must be at least 1 and at most"):
+        ops.laplacian_attention(*torch.randn(3, 1, 2, 100, 32), (10, 10), (7, 11), 4.0)
     assert not calls
 
 
 def test_the_mode_of_the_whitening_decides(calls: list[str]) -> None:
     """Also where it is not that of the layer: what is to be synchronised is not taken alone."""
-    attention = layer(sync=True)
+    attention = layer(whitening="synced")
     attention.whitening.train()
     attention(torch.randn(1, 81, 64), (9, 9))
     assert not calls
@@ -102,21 +102,28 @@ def test_images_of_a_batch_do_not_touch_each_other(calls: list[str]) -> None:
         {"solver": "cholesky"},
         {"landmarks": "conv"},
         {"whitening": "instance"},
-        {"grid": 12},
         {"grid": None},
+        {},
     ],
 )
 @pytest.mark.parametrize("training", [False, True])
-def test_other_forms_go_one_by_one(settings: dict[str, Any], training: bool, calls: list[str]) -> None:
+def test_comparisons_store_their_matrices(settings: dict[str, Any], training: bool, calls: list[str]) -> None:
     with torch.inference_mode():
-        layer(**settings).train(training)(torch.randn(1, 169, 64), (13, 13))
+        AblationAttention(64, 2, **settings).train(training)(torch.randn(1, 169, 64), (13, 13))
     assert not calls
 
 
-def test_where_someone_looks_on_it_goes_one_by_one(calls: list[str]) -> None:
+@pytest.mark.parametrize("training", [False, True])
+def test_more_landmarks_than_fit_the_cache_are_left_to_the_composition(training: bool, calls: list[str]) -> None:
+    with torch.inference_mode():
+        layer(grid=12).train(training)(torch.randn(1, 169, 64), (13, 13))
+    assert not calls
+
+
+def test_where_someone_looks_on_it_is_the_composition(calls: list[str]) -> None:
     attention, tokens = layer(), torch.randn(1, 100, 64)
     attention(tokens, (10, 10))  # gradients in evaluation
-    layer(sync=True).train()(tokens, (10, 10))
+    layer(whitening="synced").train()(tokens, (10, 10))
     layer(whitening=None).train()(tokens, (10, 10))
     with torch.inference_mode():
         attention.double()(tokens.double(), (10, 10))
@@ -140,7 +147,7 @@ def test_where_someone_looks_on_it_goes_one_by_one(calls: list[str]) -> None:
 
 
 def test_under_autocast(calls: list[str]) -> None:
-    """The branch itself stays in float32."""
+    """The attention itself stays in float32."""
     attention, tokens = layer(), torch.randn(1, 100, 64)
     with torch.inference_mode():
         exact = attention(tokens, (10, 10))

@@ -6,14 +6,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from laplacianformer import LaplacianAttention
-from laplacianformer.attention import cached_tables as remember
-from laplacianformer.attention.cached_tables import remembered, tables_made_once
+from laplacianformer.ops import tables
+from laplacianformer.ops.tables import cached_table, tables_made_once
 
 
 def counting():
     calls = []
 
-    @remembered
+    @cached_table
     def table(n):
         calls.append(n)
         return torch.arange(n)
@@ -29,7 +29,7 @@ def test_the_same_arguments_give_the_same_table():
 
 
 def test_old_tables_are_forgotten(monkeypatch):
-    monkeypatch.setattr(remember, "MOST_BYTES", 5 * 8)
+    monkeypatch.setattr(tables, "MOST_BYTES", 5 * 8)
     table, calls = counting()
     for n in (1, 2, 1, 3, 1, 2):  # 1 is used again before 3 needs room, so 2 is the oldest
         table(n)
@@ -37,7 +37,7 @@ def test_old_tables_are_forgotten(monkeypatch):
 
 
 def test_threads_share_a_table_that_is_made_once(monkeypatch):
-    monkeypatch.setattr(remember, "MOST_BYTES", 40 * 8)
+    monkeypatch.setattr(tables, "MOST_BYTES", 40 * 8)
     table, _ = counting()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: len(table(i % 13 + 1)), range(4000)))
@@ -45,7 +45,7 @@ def test_threads_share_a_table_that_is_made_once(monkeypatch):
 
 
 def test_a_table_too_large_to_keep_is_still_made(monkeypatch):
-    monkeypatch.setattr(remember, "MOST_BYTES", 8)
+    monkeypatch.setattr(tables, "MOST_BYTES", 8)
     table, calls = counting()
     assert len(table(3)) == len(table(3)) == 3
     assert calls == [3, 3]
