@@ -1,9 +1,22 @@
 """Linear-attention vision backbones with the Laplacian kernel."""
 
-from laplacianformer import ops as ops
-from laplacianformer.attention import LaplacianAttention as LaplacianAttention
-from laplacianformer.attention import SoftmaxAttention as SoftmaxAttention
-from laplacianformer.inspect.diagnose import diagnose as diagnose
-from laplacianformer.model import LaplacianFormer as LaplacianFormer
+from laplacianformer import ops
+from laplacianformer._util.errors import InputError
+from laplacianformer.attention import LaplacianAttention, SoftmaxAttention
+from laplacianformer.inspect.diagnose import diagnose
+from laplacianformer.model import LaplacianFormer
+from laplacianformer.weights import load_weights, save_weights
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "InputError",
+    "LaplacianAttention",
+    "LaplacianFormer",
+    "SoftmaxAttention",
+    "__version__",
+    "diagnose",
+    "load_weights",
+    "ops",
+    "save_weights",
+]

@@ -40,13 +40,11 @@ def definition(
 
 
 @pytest.mark.parametrize("cells", [CELLS, (1, 1), (5, 7)], ids=str)
-@pytest.mark.parametrize(
-    "variance", ["batch", "synced", None, torch.rand(3, 35) + 0.01], ids=["batch", "synced", "none", "given"]
-)
+@pytest.mark.parametrize("variance", ["batch", "synced", None, "given"])
 def test_it_is_the_definition_forward_and_backward(backend: str, variance: Any, cells: Any) -> None:
     tokens, gain = inputs(), torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
-    if isinstance(variance, Tensor):
-        variance = variance[:, : cells[0] * cells[1]].double()
+    if variance == "given":
+        variance = torch.rand(3, cells[0] * cells[1], dtype=torch.float64) + 0.01
     found = [t.clone().requires_grad_() for t in (*tokens, gain)]
     expected = [t.clone().requires_grad_() for t in (*tokens, gain)]
     out, used = ops.laplacian_attention(
@@ -144,6 +142,7 @@ def test_flop_counters_see_its_parts() -> None:
     assert {"laplacianformer.laplacian_kernel", "laplacianformer.newton_schulz"} <= names
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vmap_over_a_further_dimension() -> None:
     tokens = [torch.stack([t, 2 * t]) for t in inputs(torch.float32)]
 

@@ -17,7 +17,7 @@ class GridAttention(nn.Module):
     Args:
         dim: channels.
         num_heads: heads; each is dim / num_heads wide.
-        rope: rotate queries and keys by their place on the grid (needs a head width divisible by 4).
+        rope: rotate queries and keys by their position on the grid (needs a head width divisible by 4).
         tied: one projection for queries and keys.
         qkv_bias: bias of the projections of queries, keys and values.
         proj_drop: dropout after the output projection.

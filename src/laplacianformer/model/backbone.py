@@ -18,7 +18,7 @@ class LaplacianFormer(nn.Module):
     """The backbone: four stages, LayerNorm, mean pooling, a linear head.
 
     Args:
-        depths, embed_dims, num_heads, mlp_ratios: one number a stage.
+        depths, embed_dims, num_heads, mlp_ratios: one number per stage.
         stem_kernel, stem_stride: of the first patch embedding; the others are 3 x 3 with stride 2.
         in_chans: channels of the image.
         num_classes: outputs of the head; 0 for none.
@@ -54,7 +54,7 @@ class LaplacianFormer(nn.Module):
         super().__init__()
         lengths = {len(depths), len(embed_dims), len(num_heads), len(mlp_ratios)}
         if len(lengths) != 1:
-            raise ValueError("depths, embed_dims, num_heads and mlp_ratios must have one number a stage each")
+            raise ValueError("depths, embed_dims, num_heads and mlp_ratios must have one number per stage each")
         self.arguments: dict[str, Any] = {}  # what timm.create_model was given beside the name, for weights files
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = embed_dims[-1]

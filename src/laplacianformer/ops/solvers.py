@@ -67,7 +67,7 @@ _conjugate_gradient.register_autograd(_differentiate, setup_context=_save)
 
 @register_flop_formula(torch.ops.laplacianformer.conjugate_gradient)
 def _(a_shape: Any, rhs_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
-    """One matrix product a step."""
+    """One matrix product per step."""
     return 2 * iterations * torch.Size(a_shape).numel() * rhs_shape[-1]
 
 

@@ -1,4 +1,4 @@
-"""Who sees what is done with tensors: the one place that knows compilers, tracers, transforms and modes.
+"""Who sees what is done with tensors: the one module that knows compilers, tracers, transforms and modes.
 
 All of torch's private names that the package needs are here, each behind a function that says what it answers.
 """

@@ -7,7 +7,7 @@ The cosine of a difference is a sum of two products, so with a_i = pi/2 i / N
     phi_i(x) = [relu(x) cos a_i, relu(x) sin a_i]        out = phi(Q) (phi(K)' V) / (phi(Q) (phi(K)' 1))
 
 O(N d^2). Places i are those of the row-major order of the grid, 0 ... N - 1: a token is near its neighbours in
-its row, and W places away from those above and below. A query without a positive channel has no weights: zeros.
+its row, and W positions away from those above and below. A query without a positive channel has no weights: zeros.
 
 Shape suffixes: b batch, h heads, n tokens, d head width, f = 2 d features.
 """

@@ -2,8 +2,8 @@
 
     A = phi(Q) phi(K)' / (phi(Q) phi(K)' 1)        out = phi(Q) (phi(K)' V) / (phi(Q) (phi(K)' 1))
 
-Rows of A sum to one, and no weight is negative where phi is not. Rotary positions turn queries and keys before
-phi: turning features would make some of them negative. All in float32 (float64 for float64 inputs).
+Rows of A sum to one, and no weight is negative where phi is not. Rotary positions rotate queries and keys before
+phi: rotating features would make some of them negative. All in float32 (float64 for float64 inputs).
 
 Shape suffixes: b batch, h heads, n tokens, d head width, f features.
 """

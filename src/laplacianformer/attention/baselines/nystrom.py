@@ -62,13 +62,13 @@ class KernelAttention(LandmarkAttention):
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            turned_q, turned_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+            rotated_q, rotated_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
             if self.is_exact(size):
-                return self.share(size) * self.kernel_matmul(turned_q, turned_k, v_bhnd)
+                return self.average(size) * self.kernel_matmul(rotated_q, rotated_k, v_bhnd)
             x_bhmd = self.points(q_bhnd, k_bhnd, size)
             inverse_bhmm = self.inverse(self.kernel(x_bhmd, x_bhmd))
-            values_bhmd = inverse_bhmm @ self.kernel_matmul(x_bhmd, turned_k, v_bhnd)
-            return self.kernel_matmul(turned_q, x_bhmd, self.share(size) * values_bhmd)
+            values_bhmd = inverse_bhmm @ self.kernel_matmul(x_bhmd, rotated_k, v_bhnd)
+            return self.kernel_matmul(rotated_q, x_bhmd, self.average(size) * values_bhmd)
 
     def points(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Tensor:
         """The landmarks X, (B, heads, m, d)."""
@@ -78,7 +78,7 @@ class KernelAttention(LandmarkAttention):
         """What stands between the two kernels, from the kernel among the landmarks."""
         raise TypeError(f"{type(self).__name__} must define inverse")
 
-    def share(self, size: Size) -> float:
+    def average(self, size: Size) -> float:
         """The factor of `averaged`."""
         return 1 / (size[0] * size[1]) if self.averaged else 1.0
 

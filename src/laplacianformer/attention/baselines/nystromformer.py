@@ -43,14 +43,14 @@ class NystromformerAttention(LandmarkAttention):
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            turned_q, turned_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+            rotated_q, rotated_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
             if self.is_exact(size):
-                return F.scaled_dot_product_attention(turned_q, turned_k, v_bhnd)
+                return F.scaled_dot_product_attention(rotated_q, rotated_k, v_bhnd)
             qm_bhmd, km_bhmd = self.landmarks(q_bhnd, size), self.landmarks(k_bhnd, size)
             a_bhmm = (qm_bhmd @ km_bhmd.mT / self.head_dim**0.5).softmax(-1)
-            summed_bhmd = F.scaled_dot_product_attention(qm_bhmd, turned_k, v_bhnd)
+            summed_bhmd = F.scaled_dot_product_attention(qm_bhmd, rotated_k, v_bhnd)
             values_bhmd = pseudo_inverse(a_bhmm, self.iterations) @ summed_bhmd
-            return F.scaled_dot_product_attention(turned_q, km_bhmd, values_bhmd)
+            return F.scaled_dot_product_attention(rotated_q, km_bhmd, values_bhmd)
 
 
 def pseudo_inverse(a_bhmm: Tensor, iterations: int) -> Tensor:

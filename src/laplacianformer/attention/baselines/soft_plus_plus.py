@@ -25,6 +25,6 @@ class SoftPlusPlusAttention(SoftAttention):
         root_bhm1 = w_bhmm.sum(-1, keepdim=True).rsqrt()
         return root_bhm1 * super().inverse(w_bhmm) * root_bhm1.mT
 
-    def share(self, size: Size) -> float:
+    def average(self, size: Size) -> float:
         rows, columns = self.cells(size)
-        return super().share(size) * (rows * columns if self.averaged else 1)
+        return super().average(size) * (rows * columns if self.averaged else 1)

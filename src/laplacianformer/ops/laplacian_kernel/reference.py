@@ -45,7 +45,7 @@ def add_sign_products(weights: Tensor, x: Tensor, y: Tensor, dx: Tensor, dy: Ten
 
 
 def tiles(x: Tensor, y: Tensor, width: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Slices of (batch, rows of x, rows of y) with at most the bound of `width` numbers a pair."""
+    """Slices of (batch, rows of x, rows of y) with at most the bound of `width` numbers per pair."""
     batch, n, m = x.shape[0], x.shape[1], y.shape[1]
     if batch == 0 or n == 0 or m == 0:
         return

@@ -128,11 +128,11 @@ _inverse_backward.register_autograd(_refuse_second_derivative)
 
 @register_flop_formula(torch.ops.laplacianformer.newton_schulz)
 def _(w_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
-    """Two matrix products a step."""
+    """Two matrix products per step."""
     return 4 * iterations * torch.Size(w_shape).numel() * w_shape[-1]
 
 
 @register_flop_formula(torch.ops.laplacianformer.newton_schulz_backward)
 def _(grad_shape: Any, w_shape: Any, iterations: int, *args: Any, **kwargs: Any) -> int:
-    """Two products a step to recompute the iterates (but the last), and five for its adjoint."""
+    """Two products per step to recompute the iterates (but the last), and five for its adjoint."""
     return (14 * iterations - 4) * torch.Size(w_shape).numel() * w_shape[-1]
