@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer.attention import AblationAttention, LaplacianAttention
+from laplacianformer.attention import LaplacianAttention
+from laplacianformer.attention.ablation import laplacian_layer
 
 DIM, HEADS = 16, 2
 Size = tuple[int, int]
@@ -42,9 +43,7 @@ def build(seed: int = 0, *, dim: int = DIM, heads: int = HEADS, **options: Any) 
 
 def layer_class(options: dict[str, Any]) -> type[LaplacianAttention]:
     """The layer that has these options: the product, or the one for comparisons."""
-    exchanged = {"kernel", "gram", "solver", "ratio", "landmarks", "tied"} & options.keys()
-    per_image = options.get("whitening") in ("instance", "full")
-    return AblationAttention if exchanged or per_image or options.get("grid", 7) is None else LaplacianAttention
+    return laplacian_layer(options)[0]
 
 
 def tokens(size: Size, batch: int = 2, dim: int = DIM, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import pytest
+import timm
 import torch
 
 from laplacianformer.attention import AblationAttention, LaplacianAttention
@@ -62,3 +63,27 @@ def test_tied_queries_and_keys_share_a_projection() -> None:
     assert layer.qkv.weight.shape == (32, 16)
     queries, keys, _ = layer.project(torch.randn(1, 9, 16), (3, 3))
     assert queries is keys
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "whitening"),
+    [
+        ({}, LaplacianAttention, "running"),
+        ({"sync": False, "gain": 2.0}, LaplacianAttention, "running"),
+        ({"sync": True}, LaplacianAttention, "synced"),
+        ({"sync": True, "whitening": None}, LaplacianAttention, None),
+        ({"kernel": "gaussian"}, AblationAttention, "running"),
+        ({"grid": None, "ratio": 2}, AblationAttention, "running"),
+        ({"grid": None}, AblationAttention, "running"),
+        ({"tied": True, "sync": True}, AblationAttention, "synced"),
+        ({"whitening": "full"}, AblationAttention, None),
+    ],
+    ids=str,
+)
+def test_models_of_old_files_are_built_with_the_layer_that_has_their_options(
+    options: dict[str, Any], kind: type[LaplacianAttention], whitening: str | None
+) -> None:
+    model = timm.create_model("laplacianformer_nano", attention_args=options)
+    layer = model.stages[0].blocks[0].attention
+    assert type(layer) is kind
+    assert layer.whitening.kind == whitening

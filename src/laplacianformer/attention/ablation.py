@@ -5,6 +5,7 @@ Every matrix is stored, whatever the parts are; `LaplacianAttention` computes th
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from laplacianformer.ops.tracing import has_static_size
 GRAMS = ("keys", "cross")
 SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
 LANDMARKS = ("pool", "conv")
+_COMPARED = {"kernel", "gram", "solver", "ratio", "landmarks", "tied"}
 KINDS = ("running", "synced", "instance", "full", None)
 
 
@@ -160,6 +162,20 @@ class AblationAttention(LaplacianAttention):
     def extra_repr(self) -> str:
         size = f"grid={self.grid}" if self.fixed_grid else f"ratio={self.ratio}" if self.ratio else "exact"
         return f"{self.kernel_name}, scale={self.scale}, {size}, gram={self.gram}, {self.solver} x {self.iterations}"
+
+
+def laplacian_layer(options: Mapping[str, Any]) -> tuple[type[LaplacianAttention], dict[str, Any]]:
+    """The layer that has these options of `attention="laplacian"`, and its options.
+
+    In files of version 0.1 one layer had them all: where one of the comparisons is among them, it is
+    `AblationAttention` now, and `sync=True` is `whitening="synced"`.
+    """
+    options = dict(options)
+    if options.pop("sync", False) and options.get("whitening", "running") == "running":
+        options["whitening"] = "synced"
+    compared = _COMPARED & options.keys() or options.get("whitening") in ("instance", "full")
+    exact = "grid" in options and options["grid"] is None
+    return AblationAttention if compared or exact else LaplacianAttention, options
 
 
 def _identity_filter(dim: int) -> nn.Conv2d:

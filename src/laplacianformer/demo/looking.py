@@ -150,11 +150,7 @@ def layer_times(entry: Entry) -> dict[str, float]:
     mixing = partial(layer.mix, q, k, v, size)
     functions: dict[str, Callable[[], Any]] = {
         "projections": lambda: (layer.project(tokens, size), layer.proj(tokens)),
-        **(
-            _kernel_parts(layer, q, k, v, size)
-            if _is_laplacian(layer)
-            else {"mixing": partial(layer.mix, q, k, v, size)}
-        ),
+        **(_kernel_parts(layer, q, k, v, size) if _is_laplacian(layer) else {"mixing": mixing}),
         "convolution": partial(layer.local, v, size),
         "whole layer": partial(layer, tokens, size),
     }

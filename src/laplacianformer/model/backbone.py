@@ -10,6 +10,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from laplacianformer.attention import ATTENTIONS
+from laplacianformer.attention.ablation import laplacian_layer
 from laplacianformer.attention.grid import GridAttention
 from laplacianformer.model.blocks import Block, PatchEmbedding, Stage, init_weights
 
@@ -182,9 +183,12 @@ class LaplacianFormer(nn.Module):
 def _token_mixer(
     attention: str | Callable[..., GridAttention], arguments: dict[str, Any] | None
 ) -> Callable[[int, int], GridAttention]:
-    if isinstance(attention, str):
-        if attention not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)} or a callable, got {attention!r}")
-        attention = ATTENTIONS[attention]
     factory, options = attention, arguments or {}
-    return lambda dim, heads: factory(dim, heads, **options)
+    if factory == "laplacian":
+        factory, options = laplacian_layer(options)
+    elif isinstance(factory, str):
+        if factory not in ATTENTIONS:
+            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)} or a callable, got {attention!r}")
+        factory = ATTENTIONS[factory]
+    mixer: Callable[..., GridAttention] = factory
+    return lambda dim, heads: mixer(dim, heads, **options)
