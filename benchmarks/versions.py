@@ -1,0 +1,163 @@
+"""Whether a change made anything slower: two checkouts of the package, timed in turn in one run.
+
+    git worktree add ../before COMMIT && (cd ../before && python setup.py build_ext --inplace)
+    python benchmarks/versions.py ../before .
+
+Each version runs in a process of its own. In every round both time the same case, one after the other, the first one
+alternating, so that what else the machine does meets both alike. Printed and written per case: the median over the
+rounds of the second version's time over the first's, and its quartiles. Only names that a user may rely on are called,
+so the script takes every version.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "results" / "benchmarks" / "versions"
+MODELS = [(size, batch, mode) for size in (224, 896) for batch in (1, 4) for mode in ("inference", "training")]
+KERNELS = [(op, width, mode) for op in ("kernel", "matmul") for width in (32, 64) for mode in ("inference", "training")]
+TURN = 0.2  # seconds per turn, or one call if that takes longer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", type=Path, nargs="*", help="roots of the version before and of the one after")
+    parser.add_argument("--rounds", type=int, default=15, help="(default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="(default: %(default)s)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/benchmarks/versions)")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        return work(arguments.threads)
+    if len(arguments.checkouts) != 2:
+        parser.error("give two checkouts: the version before, and the one after")
+    return compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    workers = [Worker(checkout.resolve(), arguments.threads) for checkout in arguments.checkouts]
+    rows = []
+    for name in (case for case in cases() if arguments.only in case):
+        for worker in workers:
+            worker.ask(name, 0.0)  # builds the case, and warms up
+        ratios = []
+        for number in range(arguments.rounds):
+            order = workers if number % 2 == 0 else workers[::-1]
+            seconds = {id(worker): worker.ask(name, TURN) for worker in order}
+            ratios.append(seconds[id(workers[1])] / seconds[id(workers[0])])
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        rows.append({"case": name, "ratio": round(middle, 4), "low": round(low, 4), "high": round(high, 4)})
+        print(f"{name:45} {middle:.3f}  ({low:.3f} to {high:.3f})", flush=True)
+        stated = {"commits": [worker.commit for worker in workers], "threads": arguments.threads, "cases": rows}
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        origin = {"date": time.strftime("%Y-%m-%d"), "rounds": arguments.rounds, "machine": workers[1].machine}
+        (arguments.output / "versions.json").write_text(json.dumps({**stated, **origin}, indent=2) + "\n")
+
+
+class Worker:
+    """One version of the package in a process of its own."""
+
+    def __init__(self, checkout: Path, threads: int) -> None:
+        command = [sys.executable, __file__, "--worker", "--threads", str(threads)]
+        environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout
+        )
+        self.commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True
+        ).stdout.strip()
+        self.machine = self._answer()
+
+    def ask(self, case: str, seconds: float) -> float:
+        """Seconds per call."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([case, seconds]) + "\n")
+        self.process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"a worker ended with code {self.process.wait()}")
+        return answer.strip()
+
+
+def work(threads: int) -> None:
+    """Answers one line of [case, seconds] after the other with the seconds per call."""
+    import torch
+
+    torch.set_num_threads(threads)
+    print(torch.backends.cpu.get_cpu_capability(), flush=True)
+    name, call = "", None
+    for line in sys.stdin:
+        case, seconds = json.loads(line)
+        if case != name:
+            call = None  # frees the case before
+            name, call = case, cases()[case]()
+            call()
+        assert call is not None
+        repeats, begin = 0, time.perf_counter()
+        while repeats == 0 or time.perf_counter() - begin < seconds:
+            call()
+            repeats += 1
+        print((time.perf_counter() - begin) / repeats, flush=True)
+
+
+def cases() -> dict[str, Callable[[], Callable[[], Any]]]:
+    """What builds each call, by name."""
+    found: dict[str, Callable[[], Callable[[], Any]]] = {}
+    for op, width, mode in KERNELS:
+        found[f"{op}, width {width}, {mode}"] = partial(kernel_call, op, width, mode == "training")
+    for size, batch, mode in MODELS:
+        found[f"tiny, {size} px, batch {batch}, {mode}"] = partial(model_call, size, batch, mode == "training")
+    return found
+
+
+def kernel_call(op: str, width: int, training: bool) -> Callable[[], Any]:
+    """8 heads, 3136 queries, 49 landmarks."""
+    import torch
+
+    from laplacianformer import ops
+
+    x, y, values = (torch.randn(8, rows, width, requires_grad=training) for rows in (3136, 49, 49))
+    grad = torch.randn(8, 3136, 49 if op == "kernel" else width)
+
+    def call() -> None:
+        with torch.set_grad_enabled(training):
+            out = ops.laplacian_kernel(x, y, 4.0) if op == "kernel" else ops.laplacian_matmul(x, y, values, 4.0)
+        if training:
+            out.backward(grad)
+
+    return call
+
+
+def model_call(size: int, batch: int, training: bool) -> Callable[[], Any]:
+    import timm
+    import torch
+
+    import laplacianformer  # noqa: F401 - registers the models
+
+    model = timm.create_model("laplacianformer_tiny").train(training)
+    images = torch.randn(batch, 3, size, size)
+
+    def call() -> None:
+        with torch.set_grad_enabled(training):
+            out = model(images)
+        if training:
+            out.sum().backward()
+
+    return call
+
+
+if __name__ == "__main__":
+    main()
