@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-.PHONY: test lint demo wheel clean
+.PHONY: test lint demo docs wheel clean
 
 # One process a core, with one thread each.
 test: .venv/ready
@@ -16,6 +16,10 @@ lint: .venv/ready
 
 demo: .venv/ready
 	$(BIN)/python examples/digits.py --output runs/demo
+
+# To site/: the documentation, warnings are errors. It opens without a server and without the network.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # To dist/: one wheel with the C++ kernels for this platform and every Python, one of Python alone, and the sources.
 wheel: .venv/ready
@@ -33,5 +37,5 @@ wheel: .venv/ready
 	touch .venv/ready
 
 clean:
-	rm -rf .venv build dist runs src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist runs site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f src/laplacianformer/_cpu.* src/laplacianformer/build_failure.txt
