@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(output: Path) -> None:
     """Train, draw, print a table of what is where."""
-    plots.require()
+    plots.require_matplotlib()
     check_folder(output)
     trained = _train(output)
     loaded = load_weights(trained.weights)

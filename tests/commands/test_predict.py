@@ -1,4 +1,4 @@
-"""`laplacianformer predict`: what the model says of each picture, for people and for programs."""
+"""`laplacianformer predict`: the classes of each image, for people and for programs."""
 
 import json
 import os
@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from laplacianformer import weights
-from laplacianformer.classification import inference as predict
+from laplacianformer.classification import inference
 from laplacianformer.cli import main
+from laplacianformer.commands import predict
 from laplacianformer.data import images
 from tests.helpers import CLASSES, INPUT, picture, save_small
 
@@ -22,7 +23,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(5):
         picture(number).save(folder / f"{number}.png")
@@ -59,14 +60,14 @@ def test_predictions_are_those_of_the_model(file, folder, capsys):
 
 
 @pytest.mark.parametrize(("top", "count"), [(1, 1), (3, 3), (99, 7)])
-def test_top_is_how_many_classes_are_given(file, folder, capsys, top, count):
+def test_top_is_the_number_of_classes(file, folder, capsys, top, count):
     _, found = as_json(["--weights", file, str(folder / "0.png"), "--top", str(top)], capsys)
     assert len(found["predictions"][0]["classes"]) == count
 
 
-def test_more_pictures_than_a_batch_keep_their_order(file, folder, capsys, monkeypatch):
+def test_more_images_than_a_batch_keep_their_order(file, folder, capsys, monkeypatch):
     one_by_one = as_json(["--weights", file, str(folder)], capsys)[1]["predictions"]
-    monkeypatch.setattr(predict, "BATCH", 2)
+    monkeypatch.setattr(inference, "BATCH_SIZE", 2)
     for entry, other in zip(
         as_json(["--weights", file, str(folder)], capsys)[1]["predictions"], one_by_one, strict=True
     ):
@@ -128,26 +129,28 @@ def test_attention_is_drawn_and_json_stays_alone_on_the_standard_output(file, fo
         assert drawn.format == "PNG"
         assert min(drawn.size) > 400
     main(["predict", "--weights", file, str(folder), "--attention", str(output)])
-    assert "the first 2 of 5 pictures" in capsys.readouterr().err.replace("\n", "")
+    assert "the first 2 of 5 images" in capsys.readouterr().err.replace("\n", "")
 
 
-def test_attention_without_a_picture_is_an_error_and_draws_nothing(file, tmp_path, capsys):
+def test_attention_without_an_image_is_an_error_and_draws_nothing(file, tmp_path, capsys):
     output = tmp_path / "attention.png"
     assert code_of(["predict", "--weights", file, str(tmp_path / "gone.png"), "--attention", str(output)]) == 2
     assert "was not drawn" in capsys.readouterr().err.replace("\n", " ")
     assert not output.exists()
 
 
-@pytest.mark.parametrize(("place", "reason"), [("pictures", "it is a folder"), ("pictures/0.png/x", "Not a directory")])
-def test_a_place_for_attention_that_can_not_be_written_is_told_at_once(file, folder, tmp_path, capsys, place, reason):
-    assert code_of(["predict", "--weights", file, str(folder), "--attention", str(tmp_path / place)]) == 2
+@pytest.mark.parametrize(("path", "reason"), [("images", "it is a folder"), ("images/0.png/x", "Not a directory")])
+def test_a_path_for_attention_that_can_not_be_written_is_reported_at_once(
+    file, folder, tmp_path, capsys, path, reason
+):
+    assert code_of(["predict", "--weights", file, str(folder), "--attention", str(tmp_path / path)]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"laplacianformer predict: can't write {tmp_path}/pictures")
+    assert captured.err.startswith(f"laplacianformer predict: can't write {tmp_path}/images")
     assert captured.err.endswith(f"{reason}\n")
     assert captured.out == ""
 
 
-def test_pictures_may_stand_anywhere(file, folder, capsys):
+def test_images_may_follow_options(file, folder, capsys):
     first, second, third = (str(folder / f"{number}.png") for number in range(3))
     _, found = as_json([first, "--weights", file, second, "--top", "1", third], capsys)
     assert [entry["image"] for entry in found["predictions"]] == [first, second, third]
@@ -173,7 +176,7 @@ def test_wrong_options_end_with_code_2(file, folder, capsys, extra):
     assert "Traceback" not in captured.err
 
 
-def test_a_model_that_gives_nan_is_told(tmp_path, folder, capsys):
+def test_a_model_that_gives_nan_is_reported(tmp_path, folder, capsys):
     path = tmp_path / "nan.safetensors"
     model = save_small(path)
     with torch.no_grad():
@@ -181,9 +184,3 @@ def test_a_model_that_gives_nan_is_told(tmp_path, folder, capsys):
     weights.save_weights(path, model, classes=CLASSES, metadata={})
     assert code_of(["predict", "--weights", str(path), str(folder)]) == 2
     assert "not finite" in capsys.readouterr().err
-
-
-def test_help_has_examples(capsys):
-    for command in ("predict", "eval", "demo"):
-        assert code_of([command, "--help"]) == 0
-        assert "examples:" in capsys.readouterr().out
