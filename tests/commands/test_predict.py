@@ -140,9 +140,7 @@ def test_attention_without_an_image_is_an_error_and_draws_nothing(file, tmp_path
 
 
 @pytest.mark.parametrize(("path", "reason"), [("images", "it is a folder"), ("images/0.png/x", "Not a directory")])
-def test_a_path_for_attention_that_can_not_be_written_is_reported_at_once(
-    file, folder, tmp_path, capsys, path, reason
-):
+def test_a_path_for_attention_that_can_not_be_written_is_reported_at_once(file, folder, tmp_path, capsys, path, reason):
     assert code_of(["predict", "--weights", file, str(folder), "--attention", str(tmp_path / path)]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"laplacianformer predict: can't write {tmp_path}/images")
