@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options, terminal
 
-SUMMARY = "a local web page: classes of an image, and what its tokens attend to"
+SUMMARY = "a local web page: classes and attention of your images"
 DESCRIPTION = (
     "Serves a page on this computer alone: upload an image to see its classes, click on it to see what that token "
     "attends to in any layer and head, with another lambda, and with the Gaussian kernel and softmax for comparison. "

@@ -13,7 +13,7 @@ from laplacianformer.commands import options, terminal
 if TYPE_CHECKING:
     from laplacianformer.inspect.cost import Cost
 
-SUMMARY = "parameters and cost of every model size, beside the paper's numbers"
+SUMMARY = "parameters and cost of every size, beside the paper's"
 DESCRIPTION = (
     "Prints the parameters of each size and, for one image, its multiply-adds, operations of the L1 distances, "
     "multiply-adds of the solver and activations. They are counted from shapes: nothing is computed."
