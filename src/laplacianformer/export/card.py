@@ -56,19 +56,23 @@ def write_folder(loaded: Weights, folder: Path) -> None:
 
 def card(loaded: Weights, name: str) -> str:
     """The text of the model card: what the model is, its data, metrics and limits, and how to use it."""
-    said, measured = loaded.metadata, weights.metrics(loaded)
+    metadata, measured = loaded.metadata, weights.metrics(loaded)
     millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     _, height, width = loaded.input["size"]
-    stated = {"Description": said.get("description"), "Recipe": said.get("recipe"), "Date": said.get("date")}
+    stated = {
+        "Description": metadata.get("description"),
+        "Recipe": metadata.get("recipe"),
+        "Date": metadata.get("date"),
+    }
     details: dict[str, Any] = {
-        "Architecture": said["architecture"],
+        "Architecture": metadata["architecture"],
         "Parameters (M)": f"{millions:.2f}",
         "Image size": f"{height} x {width}; others work too",
         "Classes": ", ".join(loaded.classes),
-        "Trained on": said.get("data", "not stated"),
+        "Trained on": metadata.get("data", "not stated"),
         "Metrics": {key: weights.percent(key, value) for key, value in measured.items()} or "not stated",
         "Limits": LIMITS,
-        "Commit": said.get("commit", "unknown"),
+        "Commit": metadata.get("commit", "unknown"),
         **{key: _block(value) for key, value in stated.items() if value},
     }
     card = {
