@@ -19,7 +19,7 @@ from laplacianformer import assets as shipped
 from laplacianformer import weights
 from laplacianformer._util.provenance import provenance
 from laplacianformer.classification import evaluation as evaluate
-from laplacianformer.commands.export import Runner, differences
+from laplacianformer.export.check import Runner, differences
 from laplacianformer.export.int8 import quantised
 from laplacianformer.export.onnx_model import onnx_runner, to_onnx
 from laplacianformer.export.trace import exportable
@@ -54,7 +54,7 @@ def measure(data: str) -> list[Row]:
         run = onnx_runner(file)
         after = evaluate.evaluate(replace(loaded, model=Run(run)), evaluate.open_batches(loaded, data))
         row = {"form": form, "images": after.images, "top1": after.top1, "change": round(after.top1 - before.top1, 6)}
-        worst = max(difference for _, difference in differences(loaded, run))
+        worst = max(difference.relative for difference in differences(loaded, run))
         rows.append(row | {"difference": f"{worst:.1e}", "megabytes": round(len(file) / 1e6, 2)} | provenance())
     return rows
 

@@ -1,9 +1,9 @@
-"""Say what is in a picture with an exported model: numpy, Pillow and onnxruntime, and nothing of this package.
+"""Classify an image with an exported model: only numpy, Pillow and onnxruntime are needed, not this package.
 
     laplacianformer export --weights model.safetensors --format onnx model.onnx
     python examples/classify_onnx.py model.onnx photo.png
 
-The file says by itself what it takes and which classes it knows.
+The file itself states what input it takes and which classes it knows.
 """
 
 import json
@@ -15,12 +15,12 @@ import onnxruntime
 from PIL import Image, ImageOps
 
 
-def main(model: str, picture: str) -> None:
+def main(model: str, path: str) -> None:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    said = session.get_modelmeta().custom_metadata_map
-    classes, taken = json.loads(said["classes"]), json.loads(said["input"])
-    with Image.open(picture) as image:
-        pixels = prepared(image, taken)
+    metadata = session.get_modelmeta().custom_metadata_map
+    classes, model_input = json.loads(metadata["classes"]), json.loads(metadata["input"])
+    with Image.open(path) as image:
+        pixels = prepared(image, model_input)
     (logits,) = session.run(["logits"], {"images": pixels})
     exponentials = np.exp(logits[0] - logits[0].max())
     probabilities = exponentials / exponentials.sum()
@@ -28,30 +28,31 @@ def main(model: str, picture: str) -> None:
         print(f"{probabilities[index]:.6f} {classes[index]}")
 
 
-def prepared(image: Image.Image, taken: dict[str, Any]) -> np.ndarray:
-    """Upright, on white, the shorter side scaled, the middle cut out, normalised: (1, channels, height, width)."""
-    channels, height, width = taken["size"]
+def prepared(image: Image.Image, model_input: dict[str, Any]) -> np.ndarray:
+    """Upright, on white, resized, cropped to the centre, normalised: (1, channels, height, width)."""
+    channels, height, width = model_input["size"]
     upright = ImageOps.exif_transpose(image).convert("RGBA")
     flat = Image.new("RGBA", upright.size, "white")
     flat.alpha_composite(upright)
-    scaled = resized(flat.convert("RGB"), int(height / taken["crop_pct"]), int(width / taken["crop_pct"]), taken)
+    target = int(height / model_input["crop_pct"]), int(width / model_input["crop_pct"])
+    scaled = resized(flat.convert("RGB"), *target, model_input["interpolation"])
     left, top = round((scaled.width - width) / 2), round((scaled.height - height) / 2)
-    cut = scaled.crop((left, top, left + width, top + height)).convert("L" if channels == 1 else "RGB")
-    pixels = np.asarray(cut, dtype=np.float32).reshape(height, width, channels) / 255
-    mean, std = (np.array(taken[key], dtype=np.float32) for key in ("mean", "std"))
+    crop = scaled.crop((left, top, left + width, top + height)).convert("L" if channels == 1 else "RGB")
+    pixels = np.asarray(crop, dtype=np.float32).reshape(height, width, channels) / 255
+    mean, std = (np.array(model_input[key], dtype=np.float32) for key in ("mean", "std"))
     return ((pixels - mean) / std).transpose(2, 0, 1)[None].astype(np.float32)
 
 
-def resized(image: Image.Image, height: int, width: int, taken: dict[str, Any]) -> Image.Image:
-    """Just large enough to cover this height and width, in its own proportions."""
+def resized(image: Image.Image, height: int, width: int, interpolation: str) -> Image.Image:
+    """Just large enough to cover this height and width, with the aspect ratio kept."""
     if image.width * height <= image.height * width:
         size = width, width * image.height // image.width
     else:
         size = height * image.width // image.height, height
-    return image.resize(size, Image.Resampling[taken["interpolation"].upper()])
+    return image.resize(size, Image.Resampling[interpolation.upper()])
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python classify_onnx.py MODEL.onnx PICTURE")
+        sys.exit("usage: python classify_onnx.py MODEL.onnx IMAGE")
     main(*sys.argv[1:])

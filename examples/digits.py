@@ -2,7 +2,7 @@
 
     python examples/digits.py --output runs/demo
 
-The digits come with scikit-learn: nothing is fetched. It needs `pip install 'laplacianformer[plot,train]'`.
+The digits come with scikit-learn: nothing is downloaded. It needs `pip install 'laplacianformer[plot,train]'`.
 """
 
 import argparse
@@ -12,146 +12,138 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from laplacianformer import plots
-from laplacianformer._util.errors import InputError
-from laplacianformer._util.files import check_folder
+from laplacianformer import InputError, cli, plots
+from laplacianformer.classification.evaluation import open_batches
 from laplacianformer.classification.pictures import draw_confusion, draw_predictions
-from laplacianformer.data import images
-from laplacianformer.inspect.attention_maps import attention_maps
+from laplacianformer.inspect import token_attention
 from laplacianformer.weights import Weights, load_weights
 
-SHOWN = 24  # pictures on the sheet of predictions
-LOOKED_INTO = 4  # pictures whose attention is drawn
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a training leaves: files, and the pictures it has not seen with their classes."""
-
-    weights: Path
-    metrics: Path
-    held_out: list[tuple[Image.Image, int]]
+PREDICTIONS = 24  # images in the figure of predictions
+ATTENTION = 4  # images in the figure of attention
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit code 2, and one line, for what can't be used."""
+    """Input that can't be used ends with exit code 2 and one line."""
     parser = argparse.ArgumentParser(
         description="Trains laplacianformer_nano on the digits that come with scikit-learn (no download) and writes "
-        "the weights, a training curve, a sheet of predictions and attention maps."
+        "the weights, the training curves, and figures of predictions, confusions and attention."
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("runs/demo"),
         metavar="DIR",
-        help="folder written to (default: %(default)s)",
+        help="folder to write to (default: %(default)s)",
     )
     output = parser.parse_args(arguments).output
     try:
-        run(output)
+        plots.require_matplotlib()
+        train(output)
+        loaded = load_weights(output / "model.safetensors")
+        result = classify(loaded)
+        figures = draw(loaded, result, output)
     except (InputError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
+    print_table(result, {"weights": loaded.path, **figures})
 
 
-def run(output: Path) -> None:
-    """Train, draw, print a table of what is where."""
-    plots.require()
-    check_folder(output)
-    trained = _train(output)
-    loaded = load_weights(trained.weights)
-    result = classify(loaded, trained.held_out)
-    drawn = draw(loaded, trained, result, output)
-    right, total = int((result.predicted == result.truth).sum()), len(result.truth)
-    table = Table(title="Handwritten digits that were held out")
-    table.add_column("")
-    table.add_column("", overflow="fold")
-    table.add_row("right", f"{right} of {total} ({100 * right / total:.1f} %)")
-    table.add_row("weights", str(trained.weights))
-    for name, path in drawn.items():
-        table.add_row(name, str(path))
-    Console().print(table)
-
-
-def _train(output: Path) -> Trained:
-    try:
-        from laplacianformer import recipes
-        from laplacianformer.classification.task import train
-        from laplacianformer.data.indexed import digits
-    except ImportError as error:
-        raise InputError(f"training needs more packages ({error}): pip install 'laplacianformer[train]'") from None
-    (output / "checkpoint.pt").unlink(missing_ok=True)  # of an earlier demo, which is not gone on with
-    recipe = recipes.load("digits")
-    assert isinstance(recipe, recipes.Recipe)
-    result = train(recipe, output)
-    held_out = digits(training=False)
-    return Trained(result.weights, output / "metrics.csv", [held_out.read(index) for index in range(len(held_out))])
+def train(output: Path) -> None:
+    """The same as `laplacianformer train --recipe digits --output DIR`."""
+    checkpoint = output / "checkpoint.pt"
+    if checkpoint.exists():
+        checkpoint.unlink()  # of an earlier demo: this one starts anew
+    cli.main(["train", "--recipe", "digits", "--output", str(output)])
 
 
 @dataclass(frozen=True)
 class Classified:
-    inputs: torch.Tensor  # (N, channels, height, width)
-    probabilities: np.ndarray[tuple[int, int], np.dtype[np.float32]]  # (N, classes)
-    truth: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """The held-out images and what the model says about them."""
+
+    inputs: torch.Tensor  # (N, channels, height, width), normalised
+    probabilities: Array  # (N, classes)
+    truth: np.ndarray[tuple[int, ...], np.dtype[np.int64]]  # (N,)
 
     @property
-    def predicted(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def predicted(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         return self.probabilities.argmax(1)
+
+    @property
+    def correct(self) -> int:
+        return int((self.predicted == self.truth).sum())
 
 
 @torch.inference_mode()
-def classify(loaded: Weights, labelled: list[tuple[Image.Image, int]]) -> Classified:
-    transform = images.to_input(loaded.input)
-    inputs = torch.stack([transform(images.read(picture)) for picture, _ in labelled])
-    probabilities = torch.cat([loaded.model(part).softmax(1) for part in inputs.split(64)])
-    return Classified(inputs, probabilities.numpy(), np.array([target for _, target in labelled]))
+def classify(loaded: Weights) -> Classified:
+    batches = list(open_batches(loaded, "digits"))
+    probabilities = torch.cat([loaded.model(batch.images).softmax(1) for batch in batches])
+    inputs, truth = (torch.cat([batch[part] for batch in batches]) for part in (0, 1))
+    return Classified(inputs, probabilities.numpy(), truth.numpy())
 
 
-def draw(loaded: Weights, trained: Trained, result: Classified, output: Path) -> dict[str, Path]:
-    """The pictures, by name."""
+def draw(loaded: Weights, result: Classified, output: Path) -> dict[str, Path]:
+    """The figures, by name."""
     paths = {
-        "training curve": output / "training.png",
+        "training curves": output / "training.png",
         "predictions": output / "predictions.png",
         "confusions": output / "confusion.png",
-        "attention maps": output / "attention.png",
+        "attention": output / "attention.png",
     }
-    plots.training_curve(trained.metrics, paths["training curve"])
+    plots.draw_training(output / "metrics.csv", paths["training curves"])
 
-    right = int((result.predicted == result.truth).sum())
-    hardest_first = np.argsort(result.probabilities[np.arange(len(result.truth)), result.truth])
-    chosen = [*hardest_first[: SHOWN // 3], *_spread(hardest_first[SHOWN // 3 :], SHOWN - SHOWN // 3)]
+    count = len(result.truth)
+    hardest_first = np.argsort(result.probabilities[np.arange(count), result.truth])
+    third = PREDICTIONS // 3
+    chosen = [*hardest_first[:third], *evenly_spaced(hardest_first[third:], PREDICTIONS - third)]
     draw_predictions(
-        [images.to_picture(result.inputs[index], loaded.input) for index in chosen],
+        [pixels(result.inputs[index], loaded) for index in chosen],
         result.predicted[chosen].tolist(),
         result.probabilities[chosen],
         result.truth[chosen].tolist(),
         loaded.classes,
         paths["predictions"],
-        title=f"{right} of {len(result.truth)} right, the hardest first",
+        title=f"{result.correct} of {count} correct, the hardest first",
     )
-    counts = np.zeros((len(loaded.classes),) * 2, dtype=int)
-    np.add.at(counts, (result.truth, result.predicted), 1)
-    draw_confusion(counts.tolist(), loaded.classes, paths["confusions"])
 
-    rows = [_attention_row(loaded, result, index) for index in _spread(hardest_first, LOOKED_INTO)]
-    plots.attention_map(rows, paths["attention maps"])
+    confusion = np.zeros((len(loaded.classes),) * 2, dtype=int)
+    np.add.at(confusion, (result.truth, result.predicted), 1)
+    draw_confusion(confusion.tolist(), loaded.classes, paths["confusions"])
+
+    rows = [
+        plots.AttentionFigureRow(
+            title=loaded.classes[result.truth[index]],
+            image=pixels(result.inputs[index], loaded),
+            stages=token_attention(loaded.model, result.inputs[index]),
+        )
+        for index in evenly_spaced(hardest_first, ATTENTION)
+    ]
+    plots.draw_attention(rows, paths["attention"])
     return paths
 
 
-def _attention_row(loaded: Weights, result: Classified, index: int) -> plots.AttentionRow:
-    return plots.AttentionRow(
-        title=loaded.classes[result.truth[index]],
-        picture=images.to_picture(result.inputs[index], loaded.input),
-        maps=attention_maps(loaded.model, result.inputs[index]),
-    )
+def pixels(model_input: torch.Tensor, loaded: Weights) -> Array:
+    """What the model saw, (height, width, channels) from 0 to 1: the normalisation undone."""
+    mean, std = (torch.tensor(loaded.input[key])[:, None, None] for key in ("mean", "std"))
+    return (model_input * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
 
 
-def _spread(values: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> list[int]:
-    """`count` of the values, evenly from the first to the last."""
-    return [int(values[place]) for place in np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)]
+def evenly_spaced(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]], count: int) -> list[int]:
+    """`count` of the values, from the first to the last."""
+    return [int(values[index]) for index in np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)]
+
+
+def print_table(result: Classified, paths: dict[str, Path]) -> None:
+    count = len(result.truth)
+    table = Table(title="Held-out handwritten digits")
+    table.add_column("")
+    table.add_column("", overflow="fold")
+    table.add_row("correct", f"{result.correct} of {count} ({100 * result.correct / count:.1f} %)")
+    for name, path in paths.items():
+        table.add_row(name, str(path))
+    Console().print(table)
 
 
 if __name__ == "__main__":

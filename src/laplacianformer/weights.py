@@ -14,8 +14,6 @@ from typing import Any
 import safetensors.torch
 import timm
 import torch
-from rich.console import Console
-from rich.text import Text
 from safetensors import SafetensorError, safe_open
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
@@ -93,7 +91,7 @@ def load_weights(path: Path | str) -> Weights:
 
 
 def load_chosen(path: Path | None) -> Weights:
-    """The weights of a file; or those inside the package, which are then named on the standard error."""
+    """The weights of a file, or without a path those inside the package."""
     if path is not None:
         return load_weights(path)
     if not shipped.PATH.is_file():
@@ -101,9 +99,7 @@ def load_chosen(path: Path | None) -> Weights:
             f"this installation has no weights of its own (assets/{shipped.PATH.name} is missing): "
             "pass --weights FILE, or install a release that ships them"
         )
-    loaded = load_weights(shipped.PATH)
-    Console(stderr=True, soft_wrap=True).print(Text(origin(loaded)))
-    return loaded
+    return load_weights(shipped.PATH)
 
 
 def origin(loaded: Weights) -> str:

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.files import replacing, write_json
+from laplacianformer._util.files import UnusedPaths, replacing, write_json
 
 
 def test_a_file_appears_when_the_block_ends_and_not_before(tmp_path):
@@ -52,3 +52,10 @@ def test_permissions_are_those_of_any_new_file(tmp_path):
     (tmp_path / "plain").touch()
     write_json(tmp_path / "written", 1)
     assert (tmp_path / "written").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_unused_paths_spare_what_is_protected_and_what_was_given_before(tmp_path):
+    unused = UnusedPaths(tmp_path, [tmp_path / "b.png", tmp_path / "other" / ".." / "c.png"])
+    assert [unused.next(stem, ".png").name for stem in "aabccc"] == [
+        "a.png", "a-2.png", "b-2.png", "c-2.png", "c-3.png", "c-4.png",
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`laplacianformer eval`: accuracies counted by hand, classes matched by name, nothing counted twice."""
+"""Evaluation of classifiers: accuracies counted by hand, classes matched by name, nothing counted twice."""
 
 import json
 import shutil
@@ -12,9 +12,9 @@ from PIL import Image
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification.evaluation import evaluate, open_batches
-from laplacianformer.cli import main
 from laplacianformer.data import images, indexed
 from laplacianformer.weights import load_weights, save_weights
+from tests.classification.helpers import labelled_folder
 from tests.data.helpers import encoded, shard
 from tests.helpers import CLASSES, INPUT, picture, save_small, small_model
 
@@ -28,17 +28,11 @@ def loaded(tmp_path_factory):
 
 @pytest.fixture
 def data(tmp_path):
-    """Three pictures a class, in folders that have nothing to do with what the model says."""
-    root = tmp_path / "data"
-    for number in range(3 * len(CLASSES)):
-        folder = root / CLASSES[number % len(CLASSES)]
-        folder.mkdir(parents=True, exist_ok=True)
-        picture(number).save(folder / f"{number}.png")
-    return root
+    return labelled_folder(tmp_path / "data")
 
 
 def by_hand(loaded):
-    """Logits of all pictures of `data`, and their classes by number."""
+    """Logits of all images of `data`, and the indices of their classes."""
     transform = images.to_input(INPUT)
     logits = loaded.model(torch.stack([transform(picture(number)) for number in range(3 * len(CLASSES))])).detach()
     return logits, torch.arange(len(logits)) % len(CLASSES)
@@ -46,16 +40,6 @@ def by_hand(loaded):
 
 def measured(loaded, data, split="validation", **options):
     return evaluate(loaded, open_batches(loaded, str(data), split, **options))
-
-
-def command(loaded, data, tmp_path, *extra):
-    output = tmp_path / "out"
-    arguments = ["eval", "--weights", str(loaded.path), "--data", str(data), "--output", str(output), "--workers", "0"]
-    try:
-        main([*arguments, *extra])
-    except SystemExit as stop:
-        return stop.code, output
-    return 0, output
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
@@ -74,21 +58,6 @@ def test_numbers_are_those_counted_by_hand(loaded, data, batch_size):
     assert result.images_per_second > result.images_per_second_with_reading > 0
 
 
-def test_the_command_prints_tables_and_writes_two_files(loaded, data, tmp_path, capsys):
-    code, output = command(loaded, data, tmp_path)
-    assert code == 0
-    assert sorted(path.name for path in output.iterdir()) == ["confusion.png", "eval.json"]
-    written = json.loads((output / "eval.json").read_text())
-    out = capsys.readouterr().out
-    assert f"{100 * written['top1']:.2f} %" in out
-    assert f"{100 * written['top5']:.2f} %" in out
-    assert "images/s" in out
-    assert all(name in out for name in CLASSES)
-    assert written["device"] in out
-    with Image.open(output / "confusion.png") as drawn:
-        assert drawn.format == "PNG"
-
-
 def test_workers_change_nothing(loaded, data):
     alone, helped = (measured(loaded, data, workers=count) for count in (0, 1))
     assert alone.confusion == helped.confusion
@@ -104,7 +73,7 @@ def test_five_classes_have_no_top_5(loaded, data, tmp_path):
     assert measured(few, data).top5 is None
 
 
-# ---- where pictures come from ----
+# ---- where images come from ----
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves the tar open
@@ -151,7 +120,7 @@ def numbers(tmp_path_factory):
 
 
 def labelled(loaded, pairs):
-    """The confusion of pictures with the names of their classes, counted by hand."""
+    """The confusion matrix of images with the names of their classes, counted by hand."""
     transform = images.to_input(INPUT)
     predicted = loaded.model(torch.stack([transform(image) for image, _ in pairs])).argmax(1)
     confusion = torch.zeros(10, 10, dtype=torch.long)
@@ -186,14 +155,8 @@ def test_shards_are_read_as_in_training(numbers, tmp_path):
         assert [line.split(": ")[1][:12] for line in result.unreadable] == ["not an image"]
 
 
-def test_numbers_are_not_taken_for_names(loaded, tmp_path, capsys):
-    """Weights that know zebras can't be measured on digits."""
-    assert command(loaded, "digits", tmp_path)[0] == 2
-    assert "has classes that the weights don't know: 0, 1, 2" in capsys.readouterr().err
-
-
-def test_pictures_are_turned_and_flattened_as_in_predict(loaded, data):
-    """timm alone would read a rotated picture as it is stored."""
+def test_images_are_rotated_and_flattened_as_in_predict(loaded, data):
+    """timm alone would read a rotated image as it is stored."""
     before = measured(loaded, data).confusion
     for number in range(21):
         exif = Image.Exif()
@@ -203,95 +166,11 @@ def test_pictures_are_turned_and_flattened_as_in_predict(loaded, data):
     assert measured(loaded, data).confusion == before
 
 
-# ---- what is off ----
+# ---- what is wrong ----
 
 
-def test_broken_pictures_are_named_and_not_counted(loaded, data, tmp_path, capsys):
-    (data / "cat" / "0broken.png").write_bytes(b"no picture")
-    (data / "owl" / "1broken.jpg").write_bytes(b"")
-    code, output = command(loaded, data, tmp_path)
-    written = json.loads((output / "eval.json").read_text())
-    assert code == 1
-    assert written["images"] == 21
-    assert len(written["unreadable"]) == 2
-    errors = capsys.readouterr().err.replace("\n", "")
-    assert f"{data}/cat/0broken.png: not an image" in errors
-    assert "1broken.jpg" in errors
-
-
-def test_nothing_but_broken_pictures_is_an_error(loaded, data):
+def test_nothing_but_broken_images_is_an_error(loaded, data):
     for path in data.rglob("*.png"):
-        path.write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"none of the 21 pictures can be read; the first: .*not an image"):
+        path.write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"none of the 21 images can be read; the first: .*not an image"):
         measured(loaded, data)
-
-
-def unknown(data):
-    (data / "cat").rename(data / "gnu")
-
-
-def empty(data):
-    shutil.rmtree(data / "cat")
-    (data / "cat").mkdir()
-
-
-def flat(data):
-    shutil.rmtree(data)
-    data.mkdir()
-    picture(0).save(data / "0.png")
-
-
-def without_pictures(data):
-    shutil.rmtree(data)
-    data.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            unknown,
-            "has classes that the weights don't know: gnu;.*has no images of: cat. Expected: zebra, ant",
-        ),
-        (empty, "data/cat has no images"),
-        (lambda data: shutil.rmtree(data / "cat"), "has no images of: cat. Expected: zebra"),
-        (flat, r"0\.png lies outside the class folders: expected .*data/CLASS/image"),
-        (without_pictures, "can't read .*Found 0 images"),
-        (shutil.rmtree, "there is no .*: give --data a folder"),
-    ],
-)
-def test_data_that_does_not_fit_ends_with_one_line_and_writes_nothing(loaded, data, tmp_path, capsys, damage, message):
-    damage(data)
-    code, output = command(loaded, data, tmp_path)
-    error = capsys.readouterr().err
-    assert code == 2
-    assert error.count("\n") == 1
-    assert error.startswith("laplacianformer eval: ")
-    with pytest.raises(InputError, match=message):
-        open_batches(loaded, str(data))
-    assert not output.exists()
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        ["--batch-size", "0"],
-        ["--workers", "-1"],
-        ["--device", "warp9"],
-        ["--data", "torch/nothing:."],
-        ["--data", "wds/some:."],
-        ["--weights", "x"],
-    ],
-    ids=str,
-)
-def test_wrong_options_end_with_code_2_and_write_nothing(loaded, data, tmp_path, capsys, extra):
-    code, output = command(loaded, data, tmp_path, *extra)
-    assert code == 2
-    assert "laplacianformer eval: " in capsys.readouterr().err
-    assert not output.exists()
-
-
-def test_an_output_that_is_a_file_is_told(loaded, data, tmp_path, capsys):
-    (tmp_path / "out").touch()
-    assert command(loaded, data, tmp_path)[0] == 2
-    assert capsys.readouterr().err == f"laplacianformer eval: can't write {tmp_path / 'out'}: Not a directory\n"

@@ -1,40 +1,133 @@
-import json
+"""The command line itself: wrong arguments, help, exit codes, and that it starts without what commands need."""
+
+import argparse
+import signal
+import subprocess
+import sys
 
 import pytest
 
-from laplacianformer.cli import main
+from laplacianformer import cli
+from laplacianformer._util.errors import InputError
+from laplacianformer.cli import COMMANDS, main
+
+NAMES = ("info", "demo", "train", "eval", "predict", "detect", "export", "reproduce")
 
 
-def test_info_as_json_states_the_cost_of_all_six_sizes(capsys):
-    main(["info", "--json"])
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(rows) == [f"laplacianformer_{size}" for size in ("nano", "tiny", "small", "medium", "large", "huge")]
-    assert rows["laplacianformer_tiny"]["parameters"] == pytest.approx(12.06e6, rel=1e-3)
-    assert rows["laplacianformer_tiny"]["macs"] == pytest.approx(2.14e9, rel=3e-3)
-
-
-def test_info_as_a_table_shows_the_papers_numbers_only_where_they_apply(capsys):
-    main(["info"])
-    at_224 = capsys.readouterr().out
-    main(["info", "--size", "64"])
-    at_64 = capsys.readouterr().out
-    assert "15.5 " in at_224
-    assert "15.5 " not in at_64
+def code_of(arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    return stop.value.code
 
 
 @pytest.mark.parametrize("arguments", [[], ["unknown"], ["info", "--size", "0"], ["info", "--size", "abc"]])
 def test_wrong_command_lines_end_with_code_2_and_a_reason(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
+    assert code_of(arguments) == 2
     assert "usage: laplacianformer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["info", "more"], ["info", "--sizes"], ["predict", "a.png", "--tpo", "3"]])
 def test_unknown_arguments_are_named(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
+    assert code_of(arguments) == 2
     command, unknown = arguments[0], arguments[-2 if "--tpo" in arguments else -1]
     expected = f"laplacianformer {command}: unknown argument {unknown}: see laplacianformer {command} --help\n"
     assert capsys.readouterr().err == expected
+
+
+def test_positional_arguments_may_follow_options_and_a_double_dash(monkeypatch):
+    parsed = []
+    monkeypatch.setattr(COMMANDS["train"], "run", lambda arguments: parsed.append(arguments.overrides))
+    main(["train", "a.b=1", "--recipe", "digits", "c.d=2", "--resume", "e.f=3"])
+    main(["train", "a.b=1", "--recipe", "digits", "--", "--c.d=2"])
+    assert parsed == [["a.b=1", "c.d=2", "e.f=3"], ["a.b=1", "--c.d=2"]]
+
+
+# ---- help ----
+
+
+def test_help_lists_all_commands_and_exit_codes(capsys):
+    assert code_of(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert tuple(COMMANDS) == NAMES
+    assert all(f"\n    {name}" in out for name in NAMES)
+    assert "exit codes:" in out
+    assert "130  interrupted" in out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_command_has_a_description_and_examples_that_parse(name, capsys):
+    assert code_of([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert " ".join(COMMANDS[name].DESCRIPTION.split()[:5]) in " ".join(out.split())
+    examples = [line.strip() for line in out.splitlines() if line.startswith("  laplacianformer ")]
+    assert examples
+    for example in examples:
+        words = example.split(">")[0].replace("'", "").split()[1:]
+        parsed, rest = cli._parser().parse_known_args(words)
+        assert parsed.command == name
+        cli._add_rest(parsed, rest)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_explained(name):
+    parser = argparse.ArgumentParser()
+    COMMANDS[name].add_arguments(parser)
+    assert all(action.help for action in parser._actions)
+
+
+# ---- how a command ends ----
+
+
+def run_instead(monkeypatch, error):
+    def run(arguments):
+        raise error
+
+    monkeypatch.setattr(COMMANDS["info"], "run", run)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("wrong input"), 2, "wrong input"),
+        (FileNotFoundError(2, "No such file", "x"), 2, "[Errno 2] No such file: 'x'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=["input", "file", "Ctrl+C"],
+)
+def test_an_error_is_one_line_and_an_exit_code(monkeypatch, capsys, error, code, line):
+    run_instead(monkeypatch, error)
+    assert code_of(["info"]) == code
+    assert capsys.readouterr().err == f"laplacianformer info: {line}\n"
+
+
+def test_errors_in_the_program_are_not_hidden(monkeypatch):
+    run_instead(monkeypatch, ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        main(["info"])
+
+
+def test_the_code_of_a_command_is_the_exit_code(monkeypatch):
+    monkeypatch.setattr(COMMANDS["info"], "run", lambda arguments: 1)
+    assert code_of(["info"]) == 1
+
+
+def test_ctrl_c_in_a_terminal_ends_with_one_line():
+    code = "import signal, time\nfrom laplacianformer import cli\n"
+    code += "cli.COMMANDS['info'].run = lambda arguments: (print('running', flush=True), time.sleep(60))\n"
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\ncli.main(['info'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "laplacianformer info: interrupted\n")
+
+
+def test_the_command_line_starts_without_what_commands_need():
+    """Only torch, timm and rich: --help must not wait for the rest, or fail where an extra is not installed."""
+    code = "import sys, laplacianformer\nbefore = set(sys.modules)\nimport laplacianformer.cli\n"
+    code += "added = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+    code += "ours = sorted(name for name in set(sys.modules) - before if name.startswith('laplacianformer.'))\n"
+    code += "print(*ours)\nsys.exit(bool(added & {'lightning', 'matplotlib', 'onnx', 'gradio', 'pydantic', 'yaml'}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours = [name for name in done.stdout.split() if not name.startswith("laplacianformer.commands")]
+    assert ours in (["laplacianformer.cli"], ["laplacianformer._util.errors", "laplacianformer.cli"])

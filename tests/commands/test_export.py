@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from laplacianformer.commands import export as command
+from laplacianformer.export import exported
 from tests.export.helpers import code_of
 from tests.helpers import CLASSES, save_small
 
@@ -18,7 +18,11 @@ def file(tmp_path):
 
 def writes(monkeypatch, change):
     """In place of a real export: the model itself, with `change` applied to its outputs."""
-    monkeypatch.setattr(command, "_write", lambda loaded, form, **_: (b"whole", lambda x: change(loaded.model(x))))
+    monkeypatch.setattr(
+        exported,
+        "export_model",
+        lambda loaded, format, **_: exported.Exported(b"whole", lambda images: change(loaded.model(images))),
+    )
 
 
 def test_what_computes_the_same_is_kept_and_differences_are_printed(file, tmp_path, monkeypatch, capsys):
@@ -32,7 +36,7 @@ def test_what_computes_the_same_is_kept_and_differences_are_printed(file, tmp_pa
 
 
 @pytest.mark.parametrize("change", [lambda logits: logits * 1.01, lambda logits: logits * float("nan")])
-def test_what_computes_something_else_is_refused_and_leaves_nothing(file, tmp_path, monkeypatch, capsys, change):
+def test_what_computes_something_else_is_rejected_and_leaves_nothing(file, tmp_path, monkeypatch, capsys, change):
     writes(monkeypatch, change)
     output = tmp_path / "out" / "model.onnx"
     assert code_of(["export", "--weights", file, "--format", "onnx", str(output)]) == 2
@@ -48,7 +52,7 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
     arguments = ["--int8", "--data", str(tmp_path / "data"), str(tmp_path / "model.onnx")]
     assert code_of(["export", "--weights", file, "--format", "onnx", *arguments]) == 0
     printed = capsys.readouterr().out
-    assert "top-1 of the model: 14.29 % of 7 pictures" in printed
+    assert "top-1 of the model: 14.29 % of 7 images" in printed
     assert "top-1 of the export: 14.29 %, a change of +0.00 points" in printed
 
 
@@ -78,7 +82,7 @@ def test_wrong_input_ends_with_code_2_and_leaves_nothing(file, tmp_path, monkeyp
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_model_of_others_is_refused(tmp_path, capsys):
+def test_a_model_of_another_package_is_rejected(tmp_path, capsys):
     import timm
 
     from laplacianformer.weights import save_weights

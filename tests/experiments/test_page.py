@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 
-from laplacianformer import cli
 from laplacianformer.experiments import page
 from laplacianformer.experiments.frame import EXPERIMENTS
 
@@ -27,7 +26,7 @@ def test_every_picture_and_folder_of_the_page_is_there() -> None:
 def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path, monkeypatch, capsys) -> None:
     verdict(tmp_path / "results", "lambda", verdict="disagrees", commit="0123456789abcdef+")
     monkeypatch.chdir(tmp_path)
-    cli.main(["reproduce", "--page"])
+    page.write(Path("results"))
     text = (tmp_path / "docs" / "reproduction.md").read_text()
     assert "| [lambda](#lambda) | some words | **disagrees** |" in text
     assert "commit 0123456789ab," in text

@@ -44,10 +44,10 @@ def test_the_card_states_data_metrics_and_limits(folder):
     assert json.loads((folder / "config.json").read_text())["architecture"] == "laplacianformer_nano"
 
 
-def test_a_folder_that_is_there_is_left_alone(file, folder, capsys):
+def test_an_existing_folder_is_left_alone(file, folder, capsys):
     (folder / "README.md").write_text("mine")
     assert code_of(["export", "--weights", str(file), "--format", "hf", str(folder)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert (folder / "README.md").read_text() == "mine"
 
 

@@ -26,7 +26,7 @@ print(model.get_metadata()["classes"])
 try:
     model(torch.zeros(1, 4, 32, 32))
 except RuntimeError:
-    print("refused")
+    print("rejected")
 """
 
 
@@ -50,7 +50,7 @@ def test_torch_alone_runs_it_at_every_size(tmp_path):
     files = [str(tmp_path / name) for name in ("model.pt2", "inputs.pt", "outputs.pt")]
     classes, four_channels = python("-I", "-c", ALONE, *files).splitlines()
     assert json.loads(classes) == list(CLASSES)
-    assert four_channels == "refused"
+    assert four_channels == "rejected"
     model = load_weights(weights).model
     with torch.inference_mode():
         for x, found in zip(inputs, torch.load(files[2]), strict=True):
@@ -69,7 +69,7 @@ def test_a_graph_of_one_size_has_constants_for_it_and_any_batch(tmp_path):
             torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-4)
 
 
-def test_a_missing_compiler_is_told(tmp_path, monkeypatch, capsys):
+def test_a_missing_compiler_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CXX", "no-such-compiler")
     weights = save_one_stage(tmp_path / "model.safetensors")
     assert code_of(["export", "--weights", str(weights), "--format", "pt2", str(tmp_path / "model.pt2")]) == 2

@@ -12,7 +12,7 @@ def nano(**arguments):
     return timm.create_model("laplacianformer_nano", num_classes=10, **arguments)
 
 
-def test_one_healthy_row_a_layer_in_order():
+def test_one_healthy_row_per_layer_in_order():
     model = nano().eval()
     report = laplacianformer.diagnose(model, torch.randn(2, 3, 64, 64))
     names = [name for name, module in model.named_modules() if name.endswith(".attention")]
@@ -31,7 +31,7 @@ def test_residual_and_condition_are_those_of_the_layer():
     many = laplacianformer.diagnose(nano(attention_args={"iterations": 30}).eval(), torch.randn(2, 3, 64, 64))
     assert few[0].residual > 0.5
     assert many[0].residual < 1e-2
-    assert few[-1].residual == 0  # every token a landmark: nothing is solved
+    assert few[-1].residual == 0  # every token is a landmark: nothing is solved
 
 
 def test_shows_where_numbers_stop_being_finite():
@@ -53,6 +53,6 @@ def test_changes_nothing_even_in_training_mode():
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_refuses_a_model_without_laplacian_attention():
+def test_rejects_a_model_without_laplacian_attention():
     with pytest.raises(ValueError, match="no LaplacianAttention"):
         laplacianformer.diagnose(nano(attention="softmax"), torch.randn(1, 3, 32, 32))

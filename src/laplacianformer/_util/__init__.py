@@ -1,1 +1,3 @@
-"""Errors, files, devices, provenance and measuring: what every room may use."""
+"""Errors, files, devices, provenance and measuring: helpers that every package here may use. Not for users."""
+
+__all__: list[str] = []

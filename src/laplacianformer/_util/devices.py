@@ -1,4 +1,4 @@
-"""Where a model runs."""
+"""The device that a model runs on."""
 
 import platform
 
@@ -8,7 +8,7 @@ from laplacianformer._util.errors import InputError
 
 
 def chosen_device(name: str | None) -> torch.device:
-    """The device of that name, or the accelerator of this machine, or its CPU."""
+    """The device of that name; without a name the accelerator of this machine, or its CPU if there is none."""
     if name is None:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
@@ -20,7 +20,7 @@ def chosen_device(name: str | None) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """What a throughput was measured on, for people."""
+    """What a speed was measured on, in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "cpu":

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,7 +13,7 @@ from laplacianformer._util.errors import InputError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that writes `path`: a full disk or a missing permission becomes one line."""
+    """A block that writes `path`: a full disk or a missing permission becomes an InputError of one line."""
     try:
         yield
     except OSError as error:
@@ -22,7 +22,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` only when the block ends without an error.
+    """A file to write to, which replaces `path` only when the block ends without an error.
 
     Until then the bytes are in a file beside it, so that a crash or a full disk leaves `path` as it was.
     """
@@ -48,7 +48,7 @@ def write_json(path: Path, value: Any) -> None:
 def check_folder(folder: Path) -> None:
     """Raise now what writing into this folder would raise at the end of a long run. Leaves nothing behind."""
     with writing(folder):
-        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=existing):
             pass
 
@@ -58,3 +58,19 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"can't write {path}: it is a folder")
     check_folder(path.parent)
+
+
+class UnusedPaths:
+    """Paths in a folder for files that may have the same name, none of them one of the `protected` paths."""
+
+    def __init__(self, folder: Path, protected: Iterable[Path]) -> None:
+        self.folder, self.used = folder, {path.resolve() for path in protected}
+
+    def next(self, stem: str, suffix: str) -> Path:
+        """folder/stem.suffix, or stem-2, stem-3, ..."""
+        path, number = self.folder / f"{stem}{suffix}", 1
+        while path.resolve() in self.used:
+            number += 1
+            path = self.folder / f"{stem}-{number}{suffix}"
+        self.used.add(path.resolve())
+        return path

@@ -9,7 +9,7 @@ import torch
 
 
 def provenance(device: str = "cpu", threads: int | None = None) -> dict[str, str]:
-    """`threads`: of what was measured, where that is not this process."""
+    """Commit, machine, date and torch version. `threads`: of what was measured, if that is not this process."""
     cpu = f"{_processor()} ({torch.backends.cpu.get_cpu_capability()}), {threads or torch.get_num_threads()} threads"
     return {
         "commit": commit(),
@@ -20,7 +20,7 @@ def provenance(device: str = "cpu", threads: int | None = None) -> dict[str, str
 
 
 def commit() -> str:
-    """The hash of the code, with a + where it has changed since; "unknown" for an installed package."""
+    """The commit hash of the code, with a + if it has changed since; "unknown" for an installed package."""
     here = Path(__file__)
 
     def git(*arguments: str) -> str:

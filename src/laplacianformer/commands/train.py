@@ -1,11 +1,48 @@
-"""From the words of the command line to a run."""
+"""`laplacianformer train`: from a recipe to a run."""
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data.sources import parse
+from laplacianformer.commands import options
+
+SUMMARY = "train a classifier or a detector from a recipe"
+DESCRIPTION = (
+    "Trains as a recipe says: one of the package, or a .yaml file. Under torchrun or SLURM, the same command starts "
+    "every process. An interrupted run continues with --resume."
+)
+EPILOG = """examples:
+  laplacianformer train --recipe digits
+  laplacianformer train --recipe cifar10 optimise.epochs=5 --data cifar10/ --output runs/cifar10
+  laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 --resume
+  laplacianformer train --recipe shapes-maskrcnn
+  torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet-tiny --data imagenet/"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--recipe", required=True, metavar="NAME|FILE", help="a recipe of the package, or a .yaml file")
+    parser.add_argument(
+        "--data",
+        metavar="[READER:]DIR",
+        help="where the images are, for example DIR, idx:DIR or torch/cifar10:DIR (default: as the recipe says)",
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue from the checkpoint in --output, if there is one"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="section.key=value",
+        help="changes to the recipe, for example optimise.epochs=10",
+    )
+    options.collect_rest(parser, "overrides")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    train(arguments.recipe, arguments.data, arguments.output, arguments.overrides, resume=arguments.resume)
 
 
 def train(
@@ -27,6 +64,8 @@ def train(
 
 def data_overrides(data: str | None) -> list[str]:
     """`--data [READER:]DIR` as overrides of a recipe."""
+    from laplacianformer.data.sources import parse
+
     reader, root = parse(data) if data is not None else (None, None)
     said = {"data.reader": reader, "data.root": root}
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in said.items() if value is not None]

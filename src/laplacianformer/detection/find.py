@@ -1,4 +1,4 @@
-"""What a detector finds in one picture."""
+"""What a detector finds in one image."""
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,10 @@ Prediction = dict[str, Tensor]  # boxes (N, 4), labels (N,), scores (N,) and, fo
 
 @torch.inference_mode()
 def find_objects(model: nn.Module, image: Tensor) -> Prediction:
-    """The objects in a picture (3, H, W) of bytes, on the CPU, by a detector in evaluation mode.
+    """The objects in an image (3, H, W) of bytes, by a detector in evaluation mode. The result is on the CPU.
 
-    Boxes and masks are in pixels of this picture. One picture at a time: in a batch it would be padded to the size of
-    others, which the attention sees.
+    Boxes and masks are in pixels of this image. One image at a time: in a batch it would be padded to the size of the
+    others, and attention sees padding.
     """
     found = model([image / 255])[0]
     known = found["labels"] > 0  # RetinaNet's outputs for the background are never trained

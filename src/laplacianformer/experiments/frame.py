@@ -5,11 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rich.console import Console
-from rich.markup import escape
-from rich.panel import Panel
-from rich.table import Table
-
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import write_json
 from laplacianformer._util.provenance import provenance
@@ -76,8 +71,8 @@ def find(name: str) -> Experiment:
     return module
 
 
-def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> None:
-    """Run one, write its verdict beside its numbers, and print it. `given`: the rest of `Settings`."""
+def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> tuple[Experiment, Outcome, Path]:
+    """Run one and write its verdict beside its numbers, in the returned folder. `given`: the rest of `Settings`."""
     experiment = find(name)
     scale = "quick" if quick else "imagenet" if given["imagenet"] else "coco" if given["coco"] else "full"
     output = output or Path("results" if scale == "full" else f"runs/{scale}")
@@ -97,14 +92,4 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> N
             **provenance(),
         },
     )
-    table = Table.grid(padding=(0, 2))
-    for label, text in (("claim", experiment.CLAIM), ("measured", outcome.measured), ("verdict", outcome.verdict)):
-        table.add_row(f"[bold]{label}[/]", escape(text))
-    Console().print(Panel(table, title=f"{name} ({experiment.SOURCE})", subtitle=str(results), expand=False))
-
-
-def show_list() -> None:
-    table = Table("name", "what it is", title="laplacianformer reproduce NAME", title_justify="left")
-    for name, what in EXPERIMENTS.items():
-        table.add_row(name, what)
-    Console().print(table)
+    return experiment, outcome, results

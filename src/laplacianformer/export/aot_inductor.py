@@ -1,4 +1,4 @@
-"""A model as a compiled package of AOTInductor (.pt2), which runs on torch alone, in Python and in C++."""
+"""A model as a compiled package of AOTInductor (.pt2), which needs only torch, in Python and in C++."""
 
 import os
 import shutil
@@ -16,23 +16,23 @@ from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops.newton_schulz import reference as newton_schulz
 
 NAME = "model.pt2"
-# With AOTI_RUNTIME_CHECK_INPUTS=1, packages check their inputs. They would refuse a batch of one, which they can take.
+# With AOTI_RUNTIME_CHECK_INPUTS=1, packages check their inputs. They would reject a batch of one, which works.
 LEAST_LENGTHS = "aot_inductor.check_lowerbound"
 
 
 def to_pt2(model: LaplacianFormer, metadata: Mapping[str, str], size: tuple[int, int] | None = None) -> bytes:
-    """The package, for this kind of CPU, and for images of any size or of this height and width alone.
+    """The bytes of the package, for CPUs like this one, and for images of any size or of this height and width alone.
 
-    The metadata are returned by its loader's `get_metadata()`.
+    Its loader's `get_metadata()` returns the metadata.
     """
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise InputError(f"a .pt2 package needs a C++ compiler, and {compiler!r} is not found: install g++ or set CXX")
     program = trace(model, size)
     check_operators(program, PLAIN)
-    # As many threads as there are when it runs, not now.
+    # The number of threads is that of the process that runs it, not of this one.
     options: dict[str, Any] = {"aot_inductor.metadata": dict(metadata), "cpp.dynamic_threads": True}
-    if LEAST_LENGTHS in torch._inductor.list_options():  # newer than the oldest torch
+    if LEAST_LENGTHS in torch._inductor.list_options():  # not in the oldest torch that we support
         options[LEAST_LENGTHS] = False
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = torch._inductor.aoti_compile_and_package(
@@ -49,11 +49,11 @@ def pt2_runner(file: bytes) -> Callable[[Tensor], Tensor]:
         return torch._inductor.aoti_load_package(str(path))
 
 
-# ---- this package's operators in PyTorch's own; arguments as in ops/*/op.py ----
+# ---- this package's operators in terms of PyTorch's; arguments as in ops/*/op.py ----
 
 
 def _kernel(x: Tensor, y: Tensor, cos: Any, sin: Any, scale: float, backend: str) -> Tensor:
-    """The compiler makes one loop of it: the differences are never stored."""
+    """The compiler fuses this into one loop: the differences are never stored."""
     return ((x[..., :, None, :] - y[..., None, :, :]).abs().sum(-1) / -scale).exp()
 
 

@@ -1,6 +1,6 @@
-"""A folder in the layout of the Hugging Face hub: config.json, model.safetensors and a card that says what they are.
+"""A folder in the layout of the Hugging Face hub: config.json, model.safetensors and a model card.
 
-timm loads it by name, from the folder or once it is on the hub: timm.create_model("local-dir:FOLDER", pretrained=True).
+timm loads it by name: timm.create_model("local-dir:FOLDER", pretrained=True), or "hf-hub:..." once it is uploaded.
 """
 
 import json
@@ -25,17 +25,17 @@ CITATION = """@inproceedings{laplacianformer2026,
   year      = {2026}
 }"""
 LIMITS = (
-    "It knows only these classes: a picture of anything else is put into one of them.",
-    "Its metrics are those of the held-out part of its own data, at this image size; it runs at others, unmeasured.",
-    "It is not made for uses where a wrong answer does harm.",
+    "It knows only these classes: an image of anything else is assigned to one of them.",
+    "Its metrics were measured on the held-out part of its own data, at this image size; other sizes work, unmeasured.",
+    "It is not meant for uses where a wrong answer does harm.",
     "Probabilities are not calibrated.",
 )
 
 
 def write_folder(loaded: Weights, folder: Path) -> None:
-    """Write the folder, whole or not at all. It must not be there yet, or be empty."""
+    """Write the folder, whole or not at all. It must not exist yet, or be empty."""
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise InputError(f"{folder} is there already: expected the name of a new folder")
+        raise InputError(f"{folder} exists already: expected the name of a new folder")
     files.check_folder(folder.parent)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     with files.writing(folder):
@@ -55,20 +55,24 @@ def write_folder(loaded: Weights, folder: Path) -> None:
 
 
 def card(loaded: Weights, name: str) -> str:
-    """The README: what it is, data, metrics, limits, how to use it."""
-    said, measured = loaded.metadata, weights.metrics(loaded)
+    """The text of the model card: what the model is, its data, metrics and limits, and how to use it."""
+    metadata, measured = loaded.metadata, weights.metrics(loaded)
     millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     _, height, width = loaded.input["size"]
-    stated = {"Description": said.get("description"), "Recipe": said.get("recipe"), "Date": said.get("date")}
+    stated = {
+        "Description": metadata.get("description"),
+        "Recipe": metadata.get("recipe"),
+        "Date": metadata.get("date"),
+    }
     details: dict[str, Any] = {
-        "Architecture": said["architecture"],
+        "Architecture": metadata["architecture"],
         "Parameters (M)": f"{millions:.2f}",
-        "Image size": f"{height} x {width}, and any other",
+        "Image size": f"{height} x {width}; others work too",
         "Classes": ", ".join(loaded.classes),
-        "Trained on": said.get("data", "not stated"),
-        "Metrics": {key: weights.percent(key, value) for key, value in measured.items()} or "none were stated",
+        "Trained on": metadata.get("data", "not stated"),
+        "Metrics": {key: weights.percent(key, value) for key, value in measured.items()} or "not stated",
         "Limits": LIMITS,
-        "Commit": said.get("commit", "unknown"),
+        "Commit": metadata.get("commit", "unknown"),
         **{key: _block(value) for key, value in stated.items() if value},
     }
     card = {
@@ -82,7 +86,7 @@ def card(loaded: Weights, name: str) -> str:
 
 
 def _block(text: str) -> str:
-    """Text of several lines as a block, so that it does not end the list."""
+    """Text of several lines as an indented block, so that it does not end the list."""
     return text if "\n" not in text.strip() else "\n\n" + "".join(f"      {line}\n" for line in text.splitlines())
 
 
@@ -92,14 +96,14 @@ def _usage(name: str) -> str:
         "import timm, laplacianformer  # pip install laplacianformer\n\n"
         f'model = timm.create_model("local-dir:{name}", pretrained=True).eval()\n'
         "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))\n"
-        "probabilities = model(transform(picture)[None]).softmax(1)  # a Pillow image in RGB\n"
+        "probabilities = model(transform(image)[None]).softmax(1)  # a Pillow image in RGB\n"
         'model.pretrained_cfg["label_names"][probabilities.argmax()]\n'
         "```\n"
     )
 
 
 def _pretrained_cfg(loaded: Weights) -> dict[str, Any]:
-    """What timm makes transforms and heads from: of the model, with the input that the weights were trained with."""
+    """What timm builds transforms and heads from: the model's own, with the input that the weights were trained on."""
     kept = ("pool_size", "fixed_input_size", "first_conv", "classifier", "license")
     config: dict[str, Any] = loaded.model.pretrained_cfg  # type: ignore[assignment]  # timm's own attribute
     taken = dict(loaded.input)

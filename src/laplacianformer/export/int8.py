@@ -1,4 +1,4 @@
-"""The linear layers of an ONNX file in 8-bit integers, with scales that are found as it runs."""
+"""The linear layers of an ONNX file in 8-bit integers; the scales of activations are computed at run time."""
 
 import tempfile
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-# By which onnxruntime knows that a file needs no preparation; otherwise it says that it might.
+# Tells onnxruntime that the file needs no preprocessing; without it, it warns that it might.
 PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
 def quantised(file: bytes) -> bytes:
-    """The file with int8 weights, a scale for each output, in all linear layers of the stages; the head stays as it is.
+    """The file with int8 weights, one scale per output, in all linear layers of the stages; the head stays as it is.
 
-    Weights take 7 of the 8 bits: sums of two products then fit where a CPU adds them in 16 bits.
+    Weights use 7 of the 8 bits, so that the sum of two products fits into the 16 bits in which some CPUs add them.
     """
     model = onnx.load_from_string(file)
     del model.graph.value_info[:]  # the quantiser transposes the head's weights and would find their old shape here
@@ -34,6 +34,6 @@ def quantised(file: bytes) -> bytes:
 
 
 def _linear_layers(model: onnx.ModelProto) -> list[str]:
-    """Names of the products with a matrix of weights: not those of tables, or of variances, which have a head axis."""
+    """Names of the products with a weight matrix: not those with tables or variances, which have an axis of heads."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     return [node.name for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in matrices]

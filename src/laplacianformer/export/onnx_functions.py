@@ -1,8 +1,8 @@
-"""The Laplacian kernel as functions of ONNX: tile by tile, so that memory is bounded at every size.
+"""The Laplacian kernel as ONNX functions: tile by tile, so that memory is bounded at every size.
 
-A tile of a_i and b_j in all d columns is at most TILE_NUMBERS floats. Runtimes read and write it from memory for
-every operation, so there are two only, by |a - b| = 2 max(a, b) - a - b: the maximum, along the longer of the two,
-and its sum by a product of matrices. What a and b have in common is taken from both first, or digits would be lost.
+A tile of a_i and b_j in all d columns has at most TILE_NUMBERS floats. Runtimes move it through memory for every
+operation, so there are only two, by |a - b| = 2 max(a, b) - a - b: the maximum, along the longer of the two, and its
+sum as a matrix product. What a and b have in common is subtracted from both first, or digits would be lost.
 
 Shapes: g groups of s matrices, r tiles of n rows of x, c tiles of m rows of y, d columns, v columns of the values.
 """

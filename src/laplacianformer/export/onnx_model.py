@@ -23,7 +23,7 @@ MOST_FOLDED = 1 << 30  # transposed weights of any size
 
 
 def to_onnx(model: LaplacianFormer, metadata: Mapping[str, str]) -> bytes:
-    """The file: `images`, (batch, channels, height, width), to `logits`. The metadata are its properties."""
+    """The bytes of the file: `images` (batch, channels, height, width) to `logits`, with the metadata as properties."""
     program = trace(model)
     check_operators(program, TRANSLATIONS)
     exported = torch.onnx.export(
@@ -45,8 +45,8 @@ def to_onnx(model: LaplacianFormer, metadata: Mapping[str, str]) -> bytes:
 
 
 def _tidied(model: onnx_ir.Model) -> onnx_ir.Model:
-    """Constants folded, functions inlined, and nothing left of where the graph came from."""
-    # Before the functions are inlined: nothing in them can be folded, and most of the time would go into them.
+    """Constants folded, functions inlined, and no trace of the source code that the graph came from."""
+    # Before functions are inlined: nothing in them can be folded, and they would take most of the time.
     optimize_ir(
         model,
         num_iterations=1,
@@ -73,7 +73,7 @@ def _tidied(model: onnx_ir.Model) -> onnx_ir.Model:
     model = tidy(model).model
     for node in model.graph.all_nodes():
         for value in node.outputs:
-            value.shape = None  # in symbols that nobody knows; runtimes find their own
+            value.shape = None  # in symbols without a meaning outside; runtimes infer their own
     return model
 
 
@@ -81,14 +81,14 @@ def onnx_runner(file: bytes) -> Callable[[Tensor], Tensor]:
     """The file in onnxruntime on the CPU, with as many threads as torch has, as a function of tensors."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors: warnings are about what it could not optimise
-    # Threads that wait leave their core to others, which are often busy: as fast on an idle machine.
+    options.log_severity_level = 3  # errors only: warnings are about what it could not optimise
+    # Waiting threads give up their core, which others often need; on an idle machine this costs no time.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
-# ---- what is written for operators that ONNX lacks, or has in a slow form; arguments as in ops/*/op.py ----
+# ---- translations of operators that ONNX lacks, or has in a slow form; arguments as in ops/*/op.py ----
 
 
 def _kernel(x: Any, y: Any, cos: Any, sin: Any, scale: float, backend: str) -> Any:
@@ -119,8 +119,8 @@ def _largest_sum(a: Any, along: int) -> Any:
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
     """In the order in which onnxruntime recognises it and computes it in one pass."""
-    share = op.Add(op.Erf(op.Div(x, _number(math.sqrt(2)))), _number(1.0))
-    return op.Mul(op.Mul(x, share), _number(0.5))
+    twice_cdf = op.Add(op.Erf(op.Div(x, _number(math.sqrt(2)))), _number(1.0))
+    return op.Mul(op.Mul(x, twice_cdf), _number(0.5))
 
 
 def _number(value: float) -> Any:

@@ -1,4 +1,4 @@
-"""One graph of a model for every batch, and for every image size or one."""
+"""The graph of a model for any batch, and for any image size or a single one."""
 
 from collections.abc import Collection
 
@@ -24,7 +24,7 @@ class _Traced(nn.Module):
 
 @torch.no_grad()
 def trace(model: LaplacianFormer, size: tuple[int, int] | None = None) -> ExportedProgram:
-    """The graph of a model in evaluation mode: PyTorch's operators and this package's own.
+    """The graph of a model in evaluation mode, of PyTorch's operators and this package's own.
 
     For images of any size, or of this height and width alone.
     """
@@ -37,20 +37,20 @@ def trace(model: LaplacianFormer, size: tuple[int, int] | None = None) -> Export
 
 
 def least_side(model: LaplacianFormer) -> int:
-    """Pixels that make two tokens a side in the last stage: torch.export takes a length of one for a constant."""
+    """The side in pixels with two tokens per side in the last stage: torch.export takes a length of 1 as constant."""
     reduction: int = model.feature_info[-1]["reduction"]
     return reduction + 1
 
 
 def exportable(model: nn.Module) -> LaplacianFormer:
-    """The model, if it is a classifier of this package."""
+    """The model, if it is a classifier of this package; otherwise an InputError."""
     if not isinstance(model, LaplacianFormer):
         raise InputError(f"a {type(model).__name__} can't be exported: expected a model of this package")
     return model
 
 
 def check_operators(program: ExportedProgram, known: Collection[OpOverload]) -> None:
-    """Raise where a graph has operators of this package that are not among the known."""
+    """Raise an InputError if a graph has operators of this package that are not among the known."""
     called = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
     unknown = {operator.name() for operator in called - set(known) if operator.namespace == "laplacianformer"}
     if unknown:

@@ -1,11 +1,10 @@
-"""What a model costs: parameters, multiply-adds, L1 operations, activations. Counted on shapes, nothing is computed."""
+"""What a model costs: parameters, multiply-adds, L1 operations, activations. Counted from shapes alone."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import timm
 import torch
-from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -24,12 +23,12 @@ REPORTED = {
 class Cost:
     """Cost of one image.
 
-    parameters: trainable numbers.
+    parameters: number of trainable parameters.
     macs: multiply-adds of convolutions, linear layers and products of kernels with values, as the usual
-        counters (and so the paper's table) have it.
-    l1_operations: subtract, absolute value and add of the L1 distances.
+        counters (and so the paper's table) count them.
+    l1_operations: subtractions, absolute values and additions of the L1 distances.
     solver_macs: multiply-adds of the Newton-Schulz steps.
-    activations: numbers put out by convolutions, linear layers and matrix products.
+    activations: number of outputs of convolutions, linear layers and matrix products.
     """
 
     name: str
@@ -53,31 +52,8 @@ def cost(name: str, image_size: int = 224, **model_args: Any) -> Cost:
 
 
 def costs(image_size: int = 224) -> list[Cost]:
+    """The cost of every size of this package."""
     return [cost(f"laplacianformer_{size}", image_size) for size in SIZES]
-
-
-def as_json(rows: list[Cost]) -> list[dict[str, Any]]:
-    return [asdict(row) for row in rows]
-
-
-def as_table(rows: list[Cost]) -> Table:
-    table = Table(title=f"laplacianformer_*: one image of {rows[0].image_size} x {rows[0].image_size} pixels")
-    table.add_column("model", no_wrap=True)
-    for title in ("params M", "paper", "GMACs", "paper", "L1 Gops", "solver GMACs", "acts M"):
-        table.add_column(title, justify="right")
-    for row in rows:
-        parameters, macs = REPORTED.get(row.name.removeprefix("laplacianformer_"), (None, None))
-        table.add_row(
-            row.name.removeprefix("laplacianformer_"),
-            f"{row.parameters / 1e6:.2f}",
-            f"{parameters}" if parameters else "-",
-            f"{row.macs / 1e9:.2f}",
-            f"{macs}" if macs and row.image_size == 224 else "-",
-            f"{row.l1_operations / 1e9:.3f}",
-            f"{row.solver_macs / 1e9:.3f}",
-            f"{row.activations / 1e6:.1f}",
-        )
-    return table
 
 
 class _Counter(TorchDispatchMode):

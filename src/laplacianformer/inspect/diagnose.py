@@ -1,4 +1,4 @@
-"""Look into a model's attention on real images: dead kernels, inverses that are far off, numbers not finite."""
+"""Diagnose a model's attention on real images: dead kernels, inaccurate inverses, numbers that are not finite."""
 
 from dataclasses import dataclass, fields
 
@@ -24,13 +24,13 @@ class LayerDiagnosis:
     kernel_spread: float  # standard deviation over queries and landmarks
     residual: float  # |I - (W + eps I) X|_F / sqrt(m) of Newton-Schulz; 0: nothing to solve, NaN: another solver
     condition: float  # condition number of W + eps I
-    whitening_least: float  # smallest and largest factor that a column of C is multiplied with
+    whitening_least: float  # smallest and largest factor that a column of C is multiplied by
     whitening_most: float
     not_finite: int  # numbers in C, W and L that are NaN or infinite
 
 
 class Diagnosis(list[LayerDiagnosis]):
-    """One row a layer, first layer first; prints as a table."""
+    """One row per layer, in order; as text it is a table."""
 
     def table(self) -> Table:
         table = Table(title="Attention layers")
@@ -56,16 +56,18 @@ class Diagnosis(list[LayerDiagnosis]):
 def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
     """Run `images` through `model` as it is (training or evaluation mode) and report on each Laplacian attention.
 
-    Running statistics and everything else in the model stay as they are. Memory: one N x m kernel a layer.
+    Running statistics and everything else in the model stay as they are. Memory: one N x m kernel per layer.
     """
     layers = {name: module for name, module in model.named_modules() if isinstance(module, LaplacianAttention)}
     if images.numel() == 0:
         raise ValueError(f"expected at least one image, got {tuple(images.shape)}")
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no LaplacianAttention to look into")
+        raise ValueError(f"{type(model).__name__} has no LaplacianAttention to diagnose")
     found = Diagnosis()
     hooks = [
-        module.register_forward_pre_hook(lambda module, inputs, name=name: found.append(_look(name, module, *inputs)))
+        module.register_forward_pre_hook(
+            lambda module, inputs, name=name: found.append(_diagnose_layer(name, module, *inputs))
+        )
         for name, module in layers.items()
     ]
     saved = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -79,7 +81,7 @@ def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
     return found
 
 
-def _look(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]) -> LayerDiagnosis:
+def _diagnose_layer(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]) -> LayerDiagnosis:
     with without_autocast(x.device):
         q, k, v = in_float32(*layer.project(x, size))
         found = layer.decompose(q, k, size)

@@ -1,7 +1,7 @@
-"""Figures of trainings and of attention."""
+"""Figures of training runs and of attention. They need matplotlib, and say so where it is missing."""
 
-from laplacianformer.plots.attention import AttentionRow as AttentionRow
-from laplacianformer.plots.attention import attention_map as attention_map
-from laplacianformer.plots.attention import colours as colours
-from laplacianformer.plots.figure import require as require
-from laplacianformer.plots.training import training_curve as training_curve
+from laplacianformer.plots.attention import AttentionFigureRow, attention_colours, draw_attention
+from laplacianformer.plots.figure import require_matplotlib
+from laplacianformer.plots.training import draw_training
+
+__all__ = ["AttentionFigureRow", "attention_colours", "draw_attention", "draw_training", "require_matplotlib"]

@@ -1,4 +1,4 @@
-"""The course of a training, from its metrics.csv."""
+"""The curves of a training run, from its metrics.csv."""
 
 import csv
 import math
@@ -12,12 +12,12 @@ from laplacianformer.plots.figure import BLUE, ORANGE, new_figure, save
 
 
 class Panel(NamedTuple):
-    """One panel of a training curve: columns of metrics.csv, and how they are shown."""
+    """One panel of the figure: columns of metrics.csv, and how they are drawn."""
 
     title: str
     unit: str
     column: str
-    held_out: str = ""  # the column of held-out pictures, if any
+    held_out: str = ""  # the column of held-out images, if there is one
     factor: float = 1
     log: bool = False
 
@@ -29,14 +29,14 @@ LARGE = (
 SMALL = (
     Panel("learning rate", "", "lr"),
     Panel("gradient norm", "", "gradient_norm", log=True),
-    Panel("kernel mean", "0: dead, 1: blind", "kernel_mean"),
+    Panel("kernel mean", "0: dead, 1: uniform", "kernel_mean"),
     Panel("residual of the inverse", "", "residual", log=True),
     Panel("speed", "images / s", "images_per_second"),
 )
 
 
-def training_curve(metrics_csv: Path, output: Path) -> None:
-    """Loss and accuracy, and below them what shows trouble early. Columns without a number are left out."""
+def draw_training(metrics_csv: Path, output: Path) -> None:
+    """Loss and accuracy, and below them what shows trouble early. Columns without numbers are left out."""
     rows = _rows(metrics_csv)
     groups = [[panel for panel in group if _measured(rows, panel)] for group in (LARGE, SMALL)]
     groups = [group for group in groups if group]
@@ -46,12 +46,12 @@ def training_curve(metrics_csv: Path, output: Path) -> None:
     parts = figure.subfigures(2, 1, height_ratios=(1.7, 1)) if len(groups) == 2 else [figure]
     for part, group in zip(parts, groups, strict=True):
         for axis, panel in zip(part.subplots(1, len(group), squeeze=False)[0], group, strict=True):
-            draw = _large_curve if panel in LARGE else _small_curve
+            draw = _draw_large if panel in LARGE else _draw_small
             draw(axis, rows, panel)
     save(figure, output)
 
 
-def _large_curve(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
+def _draw_large(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
     steps, values = _column(rows, panel.column, panel.factor)
     axis.plot(steps, values, color=BLUE, linewidth=0.8, alpha=0.35)
     axis.plot(steps, _smooth(values), color=BLUE, linewidth=2, label="training, running mean")
@@ -60,14 +60,14 @@ def _large_curve(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
     if steps:
         axis.plot(steps, values, "o-", color=ORANGE, markersize=5, linewidth=1.5, label="held out")
         last = f"{values[-1]:.1f} %  " if percent else f"{values[-1]:.3f}  "
-        place = {"xytext": (0, -16 if percent else 10), "textcoords": "offset points", "ha": "right"}
-        axis.annotate(last, (steps[-1], values[-1]), color=ORANGE, weight="bold", **place)
+        offset = {"xytext": (0, -16 if percent else 10), "textcoords": "offset points", "ha": "right"}
+        axis.annotate(last, (steps[-1], values[-1]), color=ORANGE, weight="bold", **offset)
     axis.set_ylim(bottom=0, top=101 if percent else None)
     axis.legend(frameon=False, loc="lower right" if percent else "upper right")
     _style(axis, panel, 10)
 
 
-def _small_curve(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
+def _draw_small(axis: Any, rows: list[dict[str, str]], panel: Panel) -> None:
     steps, values = _column(rows, panel.column, panel.factor)
     axis.plot(steps, values, color=BLUE, linewidth=1.2)
     if panel.log and min(values) > 0:
@@ -103,10 +103,10 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _column(rows: list[dict[str, str]], name: str, factor: float = 1) -> tuple[list[float], list[float]]:
-    """Steps and values of the cells that hold a finite number."""
+    """Steps and values of the cells that hold finite numbers."""
     pairs = [(_number(row.get("step")), _number(row.get(name))) for row in rows]
-    good = [(step, factor * value) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]
-    return [step for step, _ in good], [value for _, value in good]
+    finite = [(step, factor * value) for step, value in pairs if math.isfinite(step) and math.isfinite(value)]
+    return [step for step, _ in finite], [value for _, value in finite]
 
 
 def _number(cell: str | None) -> float:

@@ -1,4 +1,4 @@
-"""The page as it is served: what it takes and refuses, and that it stays on this computer and in its folder.
+"""The page as it is served: what it accepts and rejects, and that it stays on this computer and in its folder.
 
 The tests with a browser need Debian's chromium (or another) and playwright.
 """
@@ -26,7 +26,7 @@ FLAGS = (
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     picture(3, (80, 60)).save(folder / "good.png")
-    (folder / "bad.png").write_text("no picture at all")
+    (folder / "bad.png").write_text("no image at all")
     (folder / "large.png").write_bytes(bytes(21 * 2**20))
     return folder
 
@@ -46,7 +46,7 @@ def upload(client, path):
 
 
 def opened(client, path):
-    """What the page says to a file: the message beside the picture."""
+    """The message that the page shows after an upload."""
     file = {"path": upload(client, path).raise_for_status().json()[0], "meta": {"_type": "gradio.FileData"}}
     event = client.post("call/open", json={"data": [file]}).raise_for_status().json()["event_id"]
     kind, data = client.get(f"call/open/{event}").text.strip().splitlines()[-2:]
@@ -54,13 +54,13 @@ def opened(client, path):
     return json.loads(data.removeprefix("data: "))[2]
 
 
-def test_a_picture_is_taken_and_what_is_none_is_refused_with_a_reason(client, files):
+def test_an_image_is_accepted_and_anything_else_is_rejected_with_a_reason(client, files):
     assert opened(client, files / "good.png") == ""
-    said = "**This file was refused:** not an image in a format that Pillow reads. The last picture is still shown."
+    said = "**This file was rejected:** not an image in a format that Pillow reads. The last image is still shown."
     assert opened(client, files / "bad.png") == said
 
 
-def test_a_file_that_is_too_large_is_not_taken(client, files):
+def test_a_file_that_is_too_large_is_rejected(client, files):
     assert upload(client, files / "large.png").status_code == 413
 
 
@@ -85,7 +85,7 @@ def browser():
 
 @pytest.fixture(params=[(1280, 900), (390, 844)], ids=["wide", "phone"])
 def tab(browser, running, request):
-    """The page, loaded with its first picture; `tab.asked` are the addresses it asked for."""
+    """The page, loaded with its first image; `tab.asked` are the addresses it asked for."""
     context = browser.new_context(viewport=dict(zip(("width", "height"), request.param, strict=True)))
     tab = context.new_page()
     tab.asked = []
@@ -120,15 +120,15 @@ def test_a_visit(tab, running, files):
     assert len(classes(tab)) == 5
     assert tab.locator("#maps img:visible").count() == 4
 
-    first = source(tab, "#picture")
+    first = source(tab, "#image")
     tab.locator("#upload input[type=file]").set_input_files(files / "good.png")
-    wait_for_another(tab, "#picture", first)
+    wait_for_another(tab, "#image", first)
     assert classes(tab) == best(running, files / "good.png")
 
-    second, own = source(tab, "#picture"), source(tab, "#maps")
-    box = tab.locator("#picture img").bounding_box()
-    tab.locator("#picture img").click(position={"x": 0.2 * box["width"], "y": 0.7 * box["height"]})
-    wait_for_another(tab, "#picture", second)
+    second, own = source(tab, "#image"), source(tab, "#maps")
+    box = tab.locator("#image img").bounding_box()
+    tab.locator("#image img").click(position={"x": 0.2 * box["width"], "y": 0.7 * box["height"]})
+    wait_for_another(tab, "#image", second)
     wait_for_another(tab, "#maps", own)
 
     own, before = source(tab, "#maps"), tab.locator("#changed").inner_text()
@@ -140,11 +140,11 @@ def test_a_visit(tab, running, files):
     tab.wait_for_function("document.querySelectorAll('#maps img').length === 3")
 
     tab.locator("#upload input[type=file]").set_input_files(files / "bad.png")
-    tab.get_by_text(re.compile("This file was refused: not an image")).first.wait_for()
-    assert tab.locator("#picture img").is_visible()
+    tab.get_by_text(re.compile("This file was rejected: not an image")).first.wait_for()
+    assert tab.locator("#image img").is_visible()
 
     width, inside = tab.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-    assert width <= inside, "it must be scrolled sideways"
+    assert width <= inside, "the page scrolls sideways"
     outside = [url for url in tab.asked if not url.startswith((running.address, "data:", "blob:"))]
     assert not outside
 

@@ -1,4 +1,4 @@
-"""`laplacianformer detect`: what is drawn and written, and what is said of pictures that can't be read."""
+"""`laplacianformer detect`: what is drawn and written, and what is reported of images that can't be read."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,6 @@ from PIL import Image
 from laplacianformer.cli import main
 from laplacianformer.detection import save_detector
 from laplacianformer.detection.masks import decode
-from laplacianformer.detection.pictures import COLOURS, Drawn, with_objects
 from tests.detection import helpers
 from tests.helpers import picture, save_small
 
@@ -20,7 +19,7 @@ NAMES = ("cat", "dog", "owl")
 
 @pytest.fixture(scope="module", params=["mask_rcnn", "retinanet"])
 def weights(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights, with no least score: they find something in any picture."""
+    """Random weights, without a lowest score: they find something in any image."""
     threshold = {"box_score_thresh": 0.0} if request.param == "mask_rcnn" else {"score_thresh": 0.0}
     path: Path = tmp_path_factory.mktemp("weights") / f"{request.param}.safetensors"
     model = helpers.small(request.param, **threshold)
@@ -37,7 +36,7 @@ def run(*arguments: Any) -> int:
     return 0
 
 
-def test_pictures_are_drawn_on_and_objects_written(weights: Path, tmp_path: Path) -> None:
+def test_objects_are_drawn_and_written(weights: Path, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for name in ("one.png", "a/one.png", "two.jpg"):
         picture(1, (90, 60)).save(tmp_path / name)
@@ -45,7 +44,7 @@ def test_pictures_are_drawn_on_and_objects_written(weights: Path, tmp_path: Path
     assert run("--weights", weights, *names, "--threshold", 0, "--output", tmp_path / "out") == 0
     said = json.loads((tmp_path / "out" / "detections.json").read_text())
     drawn = [Path(entry["drawn"]).name for entry in said["images"]]
-    assert drawn == ["one.png", "one-2.png", "two.png"], "pictures of the same name don't replace each other"
+    assert drawn == ["one.png", "one-2.png", "two.png"], "images of the same name don't replace each other"
     first = said["images"][0]
     assert (first["width"], first["height"]) == (90, 60)
     assert first["objects"]
@@ -64,7 +63,7 @@ def test_pictures_are_drawn_on_and_objects_written(weights: Path, tmp_path: Path
         assert not np.array_equal(np.asarray(result), np.asarray(enlarged))
 
 
-def test_a_picture_is_never_drawn_over(weights: Path, tmp_path: Path) -> None:
+def test_an_image_is_never_overwritten(weights: Path, tmp_path: Path) -> None:
     picture(1).save(tmp_path / "one.png")
     before = (tmp_path / "one.png").read_bytes()
     assert run("--weights", weights, tmp_path / "one.png", "--output", tmp_path) == 0
@@ -72,7 +71,7 @@ def test_a_picture_is_never_drawn_over(weights: Path, tmp_path: Path) -> None:
     assert (tmp_path / "one-2.png").is_file()
 
 
-def test_a_picture_that_the_detector_can_not_take_is_named_and_the_others_drawn(
+def test_an_image_that_the_detector_can_not_take_is_named_and_the_others_drawn(
     weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture(1, (300, 3)).save(tmp_path / "flat.png")
@@ -91,7 +90,7 @@ def test_a_threshold_of_1_draws_nothing(weights: Path, tmp_path: Path) -> None:
     assert said["images"][0]["objects"] == []
 
 
-def test_unreadable_pictures_are_named_and_the_others_drawn(
+def test_unreadable_images_are_named_and_the_others_drawn(
     weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture(1).save(tmp_path / "good.png")
@@ -111,7 +110,7 @@ def test_unreadable_pictures_are_named_and_the_others_drawn(
     assert run(*arguments, tmp_path / "bad.png") == 2
 
 
-def test_weights_of_a_classifier_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_of_a_classifier_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_small(tmp_path / "classifier.safetensors")
     picture(1).save(tmp_path / "one.png")
     assert run("--weights", tmp_path / "classifier.safetensors", tmp_path / "one.png") == 2
@@ -119,27 +118,3 @@ def test_weights_of_a_classifier_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert run("--weights", tmp_path / "none.safetensors", tmp_path / "one.png") == 2
     with pytest.raises(SystemExit):
         main(["detect", "--weights", "x", "--threshold", "2", "y"])
-
-
-def test_masks_boxes_and_labels_are_where_they_belong() -> None:
-    grey = Image.new("RGB", (480, 480), (128, 128, 128))
-    mask = np.zeros((480, 480), dtype=bool)
-    mask[200:300, 100:200] = True
-    pixels = np.asarray(with_objects(grey, [Drawn((100, 200, 250, 350), "thing 90 %", mask)])).astype(int)
-    assert tuple(pixels[200, 180]) == COLOURS[0], "the box"
-    inside, outside = pixels[250, 150], pixels[330, 230]
-    assert tuple(outside) == (128, 128, 128)
-    assert abs(inside - (0.55 * 128 + 0.45 * np.array(COLOURS[0]))).max() < 3, "the mask lets the picture through"
-    plate = pixels[185:199, 101:150]
-    assert (plate == np.array(COLOURS[0])).all(-1).mean() > 0.3, "the label has a plate above the box"
-    assert (plate < 40).all(-1).any(), "and dark letters"
-
-
-def test_labels_of_objects_at_the_border_stay_in_the_picture_and_apart() -> None:
-    grey = Image.new("RGB", (480, 480), (128, 128, 128))
-    objects = [Drawn((470, 0, 480, 40), "at the right border"), Drawn((470, 0, 480, 40), "behind it")]
-    pixels = np.asarray(with_objects(grey, objects)).astype(int)
-    changed = (pixels != 128).any(-1)
-    assert changed[:, :400].any(), "the plate moved to the left"
-    for colour in COLOURS[:2]:
-        assert (pixels == np.array(colour)).all(-1).sum() > 300, "both plates are seen"

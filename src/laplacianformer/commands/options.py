@@ -1,0 +1,86 @@
+"""Options that several commands have, and how the values of options are read."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laplacianformer.commands.terminal import note
+
+if TYPE_CHECKING:
+    from laplacianformer.weights import Weights
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="weights of a classifier (.safetensors; default: those in the package, trained on CIFAR-10)",
+    )
+
+
+def load_classifier(path: Path | None) -> "Weights":
+    """What --weights names; without it the weights in the package, and a line on stderr that says what they are."""
+    from laplacianformer import weights
+
+    loaded = weights.load_chosen(path)
+    if path is None:
+        note(weights.origin(loaded))
+    return loaded
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: an accelerator if there is one, or the CPU)"
+    )
+
+
+def add_images(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders (with their subfolders) or patterns")
+    collect_rest(parser, "images")
+
+
+def collect_rest(parser: argparse.ArgumentParser, name: str) -> None:
+    """Let positional arguments also follow an option, which argparse alone rejects: they are added to this list."""
+    parser.set_defaults(rest=name)
+
+
+# ---- types of values ----
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def count(text: str) -> int:
+    return 0 if text == "0" else positive(text)
+
+
+def port(text: str) -> int:
+    number = positive(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 65535, got {text!r}")
+    return number
+
+
+def fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return value
+
+
+def point(text: str) -> tuple[float, float]:
+    """X,Y in an image, each from 0 to 1."""
+    try:
+        x, y = (float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected X,Y, for example 0.3,0.5, got {text!r}") from None
+    if not (0 <= x <= 1 and 0 <= y <= 1):
+        raise argparse.ArgumentTypeError(f"expected X and Y from 0 to 1, got {text!r}")
+    return x, y

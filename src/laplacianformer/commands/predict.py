@@ -1,0 +1,139 @@
+"""`laplacianformer predict`: the most probable classes of images, as a table or as JSON."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.commands import options, terminal
+
+if TYPE_CHECKING:
+    from laplacianformer.classification.inference import Prediction
+    from laplacianformer.weights import Weights
+
+SUMMARY = "classify images"
+DESCRIPTION = (
+    "Prints the most probable classes of each image. Images are rotated as their EXIF data says, transparency is put "
+    "on white, an animation is read as its first frame, and 16 bits are scaled to 8."
+)
+EPILOG = """examples:
+  laplacianformer predict photo.png
+  laplacianformer predict holiday/ 'scans/**/*.tif' --top 5
+  laplacianformer predict --weights runs/demo/model.safetensors --json digits/ > digits.json
+  laplacianformer predict photo.png --attention attention.png --query 0.3,0.5
+
+exit code: 0; 1 if some images could not be read (each is named, the others are
+printed); 2 if none could, or if something else in the input can't be used"""
+MOST_DRAWN = 12  # rows of the figure of attention
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_images(parser)
+    options.add_weights(parser)
+    parser.add_argument(
+        "--top", type=options.positive, default=3, metavar="K", help="classes per image (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON to stdout, and nothing else")
+    parser.add_argument(
+        "--attention",
+        type=Path,
+        metavar="OUT.png",
+        help=f"draw what one token attends to in the last layer of each stage, for up to {MOST_DRAWN} images",
+    )
+    parser.add_argument(
+        "--query",
+        type=options.point,
+        default=(0.5, 0.5),
+        metavar="X,Y",
+        help="the token of --attention: from 0,0 (left, top) to 1,1 (right, bottom) (default: 0.5,0.5)",
+    )
+    options.add_device(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit code is 0, 1 if some images failed, 2 if all did."""
+    from laplacianformer import plots
+    from laplacianformer._util.files import check_file
+    from laplacianformer.classification.inference import predict
+
+    if arguments.attention is not None:
+        plots.require_matplotlib()
+        check_file(arguments.attention)
+    loaded = options.load_classifier(arguments.weights)
+    keep = 0 if arguments.attention is None else MOST_DRAWN
+    predictions = list(predict(loaded, arguments.images, top=arguments.top, device=arguments.device, keep_inputs=keep))
+    failed = [prediction for prediction in predictions if prediction.failure]
+    if arguments.json:
+        print(json.dumps(_as_json(loaded, predictions), indent=2))
+    elif len(failed) < len(predictions):
+        terminal.show_wide(_table(loaded, predictions))
+    for prediction in failed:
+        terminal.warn(f"{terminal.printable(prediction.path)}: {prediction.failure}")
+    if arguments.attention is not None:
+        _draw_attention(loaded, predictions, arguments.query, arguments.attention)
+    return 0 if not failed else 1 if len(failed) < len(predictions) else 2
+
+
+def _draw_attention(
+    loaded: "Weights", predictions: Sequence["Prediction"], point: tuple[float, float], output: Path
+) -> None:
+    from laplacianformer import plots
+    from laplacianformer.classification.inference import attention_rows
+
+    rows = attention_rows(loaded, predictions, point)
+    if not rows:
+        raise InputError(f"no image could be read, so {output} was not drawn")
+    plots.draw_attention(rows, output)
+    readable = sum(not prediction.failure for prediction in predictions)
+    terminal.note(
+        f"Attention: {output}" + (f" (the first {len(rows)} of {readable} images)" if readable > len(rows) else "")
+    )
+
+
+def _table(loaded: "Weights", predictions: Sequence["Prediction"]) -> Table:
+    from laplacianformer import weights
+
+    table = Table(caption=Text(weights.describe(loaded)), caption_justify="left")
+    table.add_column("image", overflow="fold")
+    table.add_column("prediction")
+    table.add_column("probability", justify="right", no_wrap=True)
+    table.add_column("then")
+    for prediction in predictions:
+        if not prediction.failure:
+            (best, probability), *others = prediction.ranking
+            then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in others)
+            path = Text(terminal.printable(prediction.path))
+            table.add_row(path, Text(best, "bold"), f"{100 * probability:.1f} %", Text(then))
+    return table
+
+
+def _as_json(loaded: "Weights", predictions: Sequence["Prediction"]) -> dict[str, Any]:
+    from laplacianformer import assets, weights
+
+    return {
+        "weights": {
+            "file": str(loaded.path),
+            "shipped": loaded.path == assets.PATH,
+            "architecture": loaded.metadata["architecture"],
+            "classes": loaded.classes,
+            "metrics": weights.metrics(loaded),
+        },
+        "predictions": [
+            {
+                "image": str(prediction.path),
+                "classes": [{"class": name, "probability": value} for name, value in prediction.ranking],
+            }
+            for prediction in predictions
+            if not prediction.failure
+        ],
+        "failures": [
+            {"image": str(prediction.path), "reason": prediction.failure}
+            for prediction in predictions
+            if prediction.failure
+        ],
+    }

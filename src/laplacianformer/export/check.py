@@ -1,0 +1,62 @@
+"""How far an export is from the model: on random images of several sizes, and in accuracy on labelled ones."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from laplacianformer.classification.evaluation import evaluate, open_batches
+from laplacianformer.export.trace import exportable, least_side
+from laplacianformer.weights import Weights
+
+Runner = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """On random images of one shape: the largest difference of an output over the largest output."""
+
+    shape: tuple[int, ...]
+    relative: float
+
+
+@torch.inference_mode()
+def differences(loaded: Weights, run: Runner, size: tuple[int, int] | None = None) -> Iterator[Difference]:
+    """What `run` computes against the model, for several shapes of random images.
+
+    size: the only height and width that `run` takes; then only the batches differ.
+    """
+    channels, height, width = loaded.input["size"]
+    generator, least = torch.Generator().manual_seed(0), least_side(exportable(loaded.model))
+    for batch, rows, columns in ((1, height, width), (3, height + 9, width // 2 + 1), (2, 7 * height // 4, width)):
+        rows, columns = size or (max(rows, least), max(columns, least))
+        images = torch.randn(batch, channels, rows, columns, generator=generator)
+        expected = loaded.model(images)
+        relative = float((run(images) - expected).abs().max() / expected.abs().max())
+        yield Difference(tuple(images.shape), relative)
+
+
+@dataclass(frozen=True)
+class AccuracyChange:
+    """Top-1 as a fraction, of the model and of the export, on the same images."""
+
+    images: int
+    model: float
+    export: float
+
+
+def compare_accuracy(loaded: Weights, run: Runner, data: str) -> AccuracyChange:
+    """Top-1 on the labelled images `[READER:]DIR`, as `laplacianformer eval` measures it."""
+    twin = replace(loaded, model=_Module(run))
+    before, after = (evaluate(each, open_batches(loaded, data)) for each in (loaded, twin))
+    return AccuracyChange(before.images, before.top1, after.top1)
+
+
+class _Module(nn.Module):
+    def __init__(self, run: Runner) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.run(images)

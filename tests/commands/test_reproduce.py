@@ -1,0 +1,15 @@
+"""`laplacianformer reproduce`: what it prints is in experiments/test_frame.py; here what is gone."""
+
+import pytest
+
+from laplacianformer.cli import main
+
+
+def test_page_says_what_replaced_it(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "--page"])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("laplacianformer reproduce: --page is gone:")
+    assert "python docs/reproduction.py" in said
+    assert said.count("\n") == 1
