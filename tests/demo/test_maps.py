@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from laplacianformer.attention import LaplacianAttention, SoftmaxAttention
+from laplacianformer.attention import AblationAttention, LaplacianAttention, SoftmaxAttention
 from laplacianformer.demo.layers import LayerInput, classify
 from laplacianformer.demo.maps import compared_maps, own_map, trained_scale, with_scale
 from laplacianformer.inspect.attention_matrix import attention_row, token_attention
@@ -20,7 +20,7 @@ INDEX = 3 * 6 + 2  # of the query
 @pytest.fixture(params=[True, False], ids=["rope", "no rope"])
 def entry(request):
     torch.manual_seed(1)
-    layer = LaplacianAttention(16, 2, grid=None, scale=SCALE, rope=request.param)
+    layer = AblationAttention(16, 2, grid=None, scale=SCALE, rope=request.param)
     torch.nn.init.normal_(layer.qkv.weight, std=0.5)
     return layer_input(layer)
 
@@ -34,7 +34,7 @@ def twin(entry, kind, **options):
 
 @pytest.mark.parametrize("kernel", ["laplacian", "gaussian"])
 def test_a_kernel_is_the_normalised_row_of_a_layer_that_is_built_with_it(entry, kernel):
-    layer = twin(entry, LaplacianAttention, grid=None, scale=SCALE, kernel=kernel)
+    layer = twin(entry, AblationAttention, grid=None, scale=SCALE, kernel=kernel)
     row = layer.factors(entry.tokens, SIZE).c[0, :, INDEX]
     found = compared_maps(entry, QUERY, SCALE)[f"{kernel.capitalize()} kernel"]
     torch.testing.assert_close(found.flatten(1), row / row.sum(-1, keepdim=True))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.attention import ATTENTIONS, LaplacianAttention, SoftmaxAttention
+from laplacianformer.attention import ATTENTIONS, AblationAttention, LaplacianAttention, SoftmaxAttention
 from laplacianformer.inspect import attention_matrix
 from laplacianformer.inspect.attention_matrix import attention_row, token_attention
 from tests.helpers import small_model
@@ -19,13 +19,14 @@ def layer_and_tokens(kind, size, **options):
 
 CASES = [
     (LaplacianAttention, {}),
-    (LaplacianAttention, {"grid": 3, "whitening": "instance"}),
-    (LaplacianAttention, {"grid": 3, "whitening": "full", "gain": 2.0}),
-    (LaplacianAttention, {"grid": 3, "gram": "cross", "solver": "cholesky"}),
-    (LaplacianAttention, {"grid": 3, "solver": "conjugate_gradient", "iterations": 30}),
-    (LaplacianAttention, {"grid": 3, "kernel": "gaussian", "landmarks": "conv"}),
-    (LaplacianAttention, {"grid": None}),
-    *((kind, {}) for name, kind in ATTENTIONS.items() if name != "laplacian"),
+    (AblationAttention, {"grid": 3, "whitening": "instance"}),
+    (AblationAttention, {"grid": 3, "whitening": "full", "gain": 2.0}),
+    (AblationAttention, {"grid": 3, "gram": "cross", "solver": "cholesky"}),
+    (AblationAttention, {"grid": 3, "solver": "conjugate_gradient", "iterations": 30}),
+    (AblationAttention, {"grid": 3, "kernel": "gaussian", "landmarks": "conv"}),
+    (LaplacianAttention, {"grid": 9}),
+    (AblationAttention, {"grid": None}),
+    *((kind, {}) for name, kind in ATTENTIONS.items() if name not in ("laplacian", "ablation")),
 ]
 
 
@@ -40,10 +41,12 @@ def test_a_row_times_the_values_is_the_global_branch(monkeypatch, kind, options,
     torch.testing.assert_close((row[:, :, None] @ v)[:, :, 0], layer.mix(q, k, v, size)[:, :, query])
 
 
-@pytest.mark.parametrize("options", [options for kind, options in CASES if kind is LaplacianAttention], ids=str)
-def test_a_row_is_that_of_z_inv_w_b(options):
+@pytest.mark.parametrize(
+    ("kind", "options"), [case for case in CASES if issubclass(case[0], LaplacianAttention)], ids=str
+)
+def test_a_row_is_that_of_z_inv_w_b(kind, options):
     size, query = (9, 8), 50
-    layer, tokens = layer_and_tokens(LaplacianAttention, size, **options)
+    layer, tokens = layer_and_tokens(kind, size, **options)
     dense = layer.factors(tokens, size, dense=True).dense
     torch.testing.assert_close(attention_row(layer, tokens, size, query), dense[:, :, query])
 
