@@ -5,6 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from laplacianformer import ops
+
+# Every backend that can run on CPUs of this machine. For `triton`, see test_triton.py and tests/gpu.
+BACKENDS = [name for name, missing in ops.backends().items() if missing is None and name != "triton"]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Allowed error over the magnitude of the result (see `assert_close`). Inputs are rounded before the oracle sees

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer.ops.cpu_extension import LEVELS
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
 
@@ -55,8 +57,17 @@ def compare(op: str, tensors: list[Tensor], tolerance: float, scale: float = 4.0
         assert_close(actual, wanted, tolerance)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+# The shapes that the models have are tried in every dtype on every instruction set.
+@pairwise(
+    {"level": LEVELS, "shape": SHAPES, "dtype": list(TOLERANCE)},
+    also=[
+        {"level": level, "shape": shape, "dtype": dtype}
+        for level in LEVELS
+        for shape in SHAPES[:3]
+        for dtype in TOLERANCE
+    ],
+    indirect=["level"],
+)
 def test_matches_the_reference(level: str, shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     n, m, d, v = shape
     # Distances of a few scales at any width: float16 has no digits left for the kernel of larger ones.
@@ -106,8 +117,7 @@ def test_broadcast_batch_sums_the_gradient(level: str) -> None:
     compare("laplacian_kernel", [x, y], 5e-6)
 
 
-@pytest.mark.parametrize("width", [32, 33])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pairwise({"level": LEVELS, "dtype": list(TOLERANCE), "width": [32, 33]}, indirect=["level"])
 def test_ties_have_no_gradient(level: str, dtype: torch.dtype, width: int) -> None:
     """sign(0) = 0, for whole rows (a landmark against itself) and for single features, of 0 and -0 too."""
     x = inputs((60, width))[0].round().to(dtype)
@@ -153,9 +163,14 @@ def test_writes_every_element(level: str, shape: tuple[int, int, int, int]) -> N
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0])
-@pytest.mark.parametrize("magnitude", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("width", [32, 64, 256])
+@pairwise(
+    {
+        "level": LEVELS,
+        "width": [32, 64, 256],
+        "magnitude, offset": [(0.1, 0.0), (1.0, 0.0), (10.0, 0.0), (0.1, 100.0), (1.0, 100.0), (10.0, 100.0)],
+    },
+    indirect=["level"],
+)
 def test_accuracy_budget(level: str, width: int, magnitude: float, offset: float) -> None:
     """The error against float64 is at most 4 times that of torch.cdist in float32."""
     x, y = (t + offset for t in inputs((500, width), (49, width), scale=magnitude))

@@ -7,15 +7,29 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from laplacianformer import ops
-from tests.ops.helpers import DTYPES, assert_close, assert_matches, gradients, laplacian, layouts, leaves, peak_bytes
+from tests.ops.helpers import (
+    BACKENDS,
+    DTYPES,
+    assert_close,
+    assert_matches,
+    gradients,
+    laplacian,
+    layouts,
+    leaves,
+    peak_bytes,
+)
+from tests.pairwise import pairwise
 
 SCALE = 4.0
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("batch", "n", "m", "d"),
-    [((), 1, 1, 1), ((2,), 5, 3, 7), ((2, 3), 17, 1, 33), ((1,), 67, 49, 32), ((3,), 1, 130, 5)],
+@pairwise(
+    {
+        "backend": BACKENDS,
+        "batch, n, m, d": [((), 1, 1, 1), ((2,), 5, 3, 7), ((2, 3), 17, 1, 33), ((1,), 67, 49, 32), ((3,), 1, 130, 5)],
+        "dtype": DTYPES,
+    },
+    indirect=["backend"],
 )
 def test_values_and_gradients_match_the_definition(backend, batch, n, m, d, dtype):
     assert_matches(
@@ -158,8 +172,7 @@ def test_same_inputs_give_the_same_bits(backend):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("wide", DTYPES, ids=str)
-@pytest.mark.parametrize("narrow", DTYPES, ids=str)
+@pairwise({"backend": BACKENDS, "narrow": DTYPES, "wide": DTYPES}, indirect=["backend"])
 def test_result_has_the_wider_dtype_and_each_gradient_its_own(backend, narrow, wide):
     x, y = torch.randn(3, 2, dtype=narrow, requires_grad=True), torch.randn(4, 2, dtype=wide, requires_grad=True)
     out = ops.laplacian_kernel(x, y, SCALE, backend=backend)

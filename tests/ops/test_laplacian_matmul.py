@@ -6,7 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laplacianformer import ops
-from tests.ops.helpers import DTYPES, assert_close, assert_matches, gradients, laplacian, layouts, leaves, peak_bytes
+from tests.ops.helpers import (
+    BACKENDS,
+    DTYPES,
+    assert_close,
+    assert_matches,
+    gradients,
+    laplacian,
+    layouts,
+    leaves,
+    peak_bytes,
+)
+from tests.pairwise import pairwise
 
 SCALE = 4.0
 
@@ -19,10 +30,19 @@ def product(backend, scale=SCALE):
     return lambda x, y, values: ops.laplacian_matmul(x, y, values, scale, backend=backend)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("batch", "n", "m", "d", "v"),
-    [((), 1, 1, 1, 1), ((2,), 5, 3, 7, 2), ((2, 3), 17, 1, 33, 5), ((1,), 67, 49, 32, 32), ((3,), 1, 130, 5, 9)],
+@pairwise(
+    {
+        "backend": BACKENDS,
+        "batch, n, m, d, v": [
+            ((), 1, 1, 1, 1),
+            ((2,), 5, 3, 7, 2),
+            ((2, 3), 17, 1, 33, 5),
+            ((1,), 67, 49, 32, 32),
+            ((3,), 1, 130, 5, 9),
+        ],
+        "dtype": DTYPES,
+    },
+    indirect=["backend"],
 )
 def test_values_and_gradients_match_the_definition(backend, batch, n, m, d, v, dtype):
     inputs = leaves((*batch, n, d), (*batch, m, d), (*batch, m, v), dtype=dtype)

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from laplacianformer import ops
 from laplacianformer.ops.newton_schulz import reference as newton_schulz_reference
 from tests.ops.helpers import kernel_matrix, layouts
+from tests.pairwise import pairwise
 
 library = torch.ops.laplacianformer
 
@@ -50,9 +51,13 @@ OPS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("layout", ["plain", "transposed", "strided", "permuted"])
-@pytest.mark.parametrize("name", OPS)
+@pairwise(
+    {
+        "name": list(OPS),
+        "layout": ["plain", "transposed", "strided", "permuted"],
+        "dtype": [torch.float32, torch.bfloat16],
+    }
+)
 # opcheck itself looks at gradients of tensors that have none.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")
 def test_opcheck(name, layout, dtype):

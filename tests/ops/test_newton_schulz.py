@@ -8,7 +8,8 @@ from torch import Tensor
 
 from laplacianformer import ops
 from laplacianformer.ops.precision import full_products
-from tests.ops.helpers import DTYPES, assert_close, gradients, kernel_matrix, laplacian, layouts, regularised
+from tests.ops.helpers import BACKENDS, DTYPES, assert_close, gradients, kernel_matrix, laplacian, layouts, regularised
+from tests.pairwise import pairwise
 
 EPS = 2**-6
 STARTS = ("transpose", "identity")
@@ -38,7 +39,8 @@ def matrices() -> dict[str, tuple[Tensor, tuple[str, ...]]]:
     }
 
 
-CASES = [pytest.param(w, start, id=f"{name}, {start}") for name, (w, starts) in matrices().items() for start in starts]
+CASES = {f"{name}, {start}": (w, start) for name, (w, starts) in matrices().items() for start in starts}
+every_case = pytest.mark.parametrize(("w", "start"), CASES.values(), ids=CASES)
 
 
 def first(a: Tensor, start: str) -> Tensor:
@@ -63,13 +65,13 @@ def steps(w: Tensor, iterations: int, start: str) -> Tensor:
     return loop(first(a, start), a, iterations)
 
 
-@pytest.mark.parametrize(("w", "start"), CASES)
+@every_case
 def test_converges_to_the_inverse(backend, w, start):
     x = ops.newton_schulz(w, 50, EPS, start=start, backend=backend)
     assert_close(x, torch.linalg.inv(regularised(w, EPS)), budget=1e-9)
 
 
-@pytest.mark.parametrize(("w", "start"), CASES)
+@every_case
 def test_residual_never_grows(w, start):
     """Frobenius norm: from both starts I - A X_0 is symmetric with eigenvalues in (-1, 1), and each step squares it."""
     residuals = ops.newton_schulz_residuals(w, 50, EPS, start=start)
@@ -79,7 +81,7 @@ def test_residual_never_grows(w, start):
     assert (residuals[-1] < 1e-9).all()
 
 
-@pytest.mark.parametrize(("w", "start"), CASES)
+@every_case
 def test_residuals_are_those_of_the_iterates(backend, w, start):
     a = regularised(w, EPS)
     iterates = [first(a, start), *(ops.newton_schulz(w, k, EPS, start=start, backend=backend) for k in (1, 2, 3, 4))]
@@ -87,8 +89,7 @@ def test_residuals_are_those_of_the_iterates(backend, w, start):
     torch.testing.assert_close(ops.newton_schulz_residuals(w, 4, EPS, start=start), expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 6])
-@pytest.mark.parametrize(("w", "start"), CASES)
+@pairwise({"backend": BACKENDS, "w, start": CASES, "iterations": [1, 2, 6]}, indirect=["backend"])
 def test_every_step_counts(backend, w, start, iterations):
     assert_close(
         ops.newton_schulz(w, iterations, EPS, start=start, backend=backend), steps(w, iterations, start), budget=1e-12
@@ -123,8 +124,7 @@ def test_identity_start_of_2_over_the_norm_stalls_where_rows_tie_and_ours_conver
     assert ops.newton_schulz_residuals(w, 20, EPS, start="identity")[-1] < 1e-9
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 6])
-@pytest.mark.parametrize(("w", "start"), CASES)
+@pairwise({"backend": BACKENDS, "w, start": CASES, "iterations": [1, 2, 6]}, indirect=["backend"])
 def test_exact_gradient_is_that_of_the_steps_that_ran(backend, w, start, iterations):
     """Also where rows or columns tie for a norm (equal landmarks, constant row sums)."""
     grad = torch.randn_like(w)

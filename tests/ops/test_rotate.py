@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from tests.ops.helpers import BUDGET, DTYPES, assert_close, layouts
+from tests.ops.helpers import BACKENDS, BUDGET, DTYPES, assert_close, layouts
+from tests.pairwise import pairwise
 
 SHAPES = [(5, 8), (2, 3, 7, 32), (1, 1, 2), (0, 4, 6), (2, 0, 4), (3, 130, 10)]
 
@@ -21,8 +22,7 @@ def turned(x: Tensor, angle: Tensor) -> Tensor:
     return torch.cat([pairs.real, pairs.imag], dim=-1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pairwise({"backend": BACKENDS, "shape": SHAPES, "dtype": DTYPES}, indirect=["backend"])
 @pytest.mark.usefixtures("poisoned_memory")
 def test_values_and_gradient_are_those_of_complex_numbers(shape, dtype, backend):
     angle = angles(*shape[-2:])

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from tests.ops.helpers import assert_close, assert_matches, laplacian, layouts, leaves, peak_bytes
+from tests.ops.helpers import BACKENDS, assert_close, assert_matches, laplacian, layouts, leaves, peak_bytes
+from tests.pairwise import pairwise
 
 SCALE = 8.0
 SHAPES = [
@@ -53,9 +54,15 @@ def check_both(backend, which, batch, n, m, d, dtype):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("which", ["x", "y", "xy"])
-@pytest.mark.parametrize(("batch", "n", "m", "d"), SHAPES)
+@pairwise(
+    {
+        "backend": BACKENDS,
+        "which": ["x", "y", "xy"],
+        "batch, n, m, d": SHAPES,
+        "dtype": [torch.float32, torch.float64],
+    },
+    indirect=["backend"],
+)
 @pytest.mark.usefixtures("poisoned_memory")
 def test_values_and_gradients_are_those_of_rotated_rows(backend, which, batch, n, m, d, dtype):
     check_both(backend, which, batch, n, m, d, dtype)

@@ -5,6 +5,7 @@ import torch
 
 from laplacianformer import ops
 from tests.ops.helpers import DTYPES, assert_close, gradients, kernel_matrix, layouts, leaves, regularised, twins
+from tests.pairwise import pairwise
 
 EPS = 1e-2
 
@@ -40,16 +41,17 @@ def ridge_solution(w, rhs, eps=EPS):
     )
 
 
-SOLVERS = pytest.mark.parametrize(
-    ("solver", "oracle"),
-    [(conjugate_gradient, solution), (cholesky_solve, solution), (ridge_solve, ridge_solution)],
-    ids=["conjugate_gradient", "cholesky_solve", "ridge_solve"],
+SOLVERS = {
+    "conjugate_gradient": (conjugate_gradient, solution),
+    "cholesky_solve": (cholesky_solve, solution),
+    "ridge_solve": (ridge_solve, ridge_solution),
+}
+every_solver = pytest.mark.parametrize(("solver", "oracle"), SOLVERS.values(), ids=SOLVERS)
+
+
+@pairwise(
+    {"solver, oracle": SOLVERS, "batch, m, v": [((), 1, 1), ((2,), 7, 3), ((2, 3), 13, 5)], "dtype": DTYPES},
 )
-
-
-@SOLVERS
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("batch", "m", "v"), [((), 1, 1), ((2,), 7, 3), ((2, 3), 13, 5)])
 def test_values_and_gradients_match_the_definition(solver, oracle, batch, m, v, dtype):
     # Conditioned by eps: the error of a solution is the unit of the arithmetic times the condition number (about 16).
     w = kernel_matrix(m, 4, *batch).to(dtype).requires_grad_()
@@ -63,7 +65,7 @@ def test_values_and_gradients_match_the_definition(solver, oracle, batch, m, v, 
         assert_close(a.detach(), b.detach(), 16 * b.abs().max().item())
 
 
-@SOLVERS
+@every_solver
 def test_first_and_second_derivatives_match_finite_differences(solver, oracle):
     inputs = kernel_matrix(4, 4, 2).requires_grad_(), *leaves((2, 4, 2))
     function = lambda w, rhs: solver(w, rhs, 0.1)
@@ -71,7 +73,7 @@ def test_first_and_second_derivatives_match_finite_differences(solver, oracle):
     assert torch.autograd.gradgradcheck(function, inputs)
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize(("w_batch", "rhs_batch"), [((2, 1), (3,)), ((), (4,)), ((4,), ()), ((3, 1), (1, 2))])
 def test_leading_dimensions_broadcast_and_gradients_reduce(solver, oracle, w_batch, rhs_batch):
     inputs = kernel_matrix(5, 4, *w_batch).requires_grad_(), *leaves((*rhs_batch, 5, 2))
@@ -81,14 +83,14 @@ def test_leading_dimensions_broadcast_and_gradients_reduce(solver, oracle, w_bat
         assert_close(a, b, budget=1e-10)
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize("layout", ["transposed", "strided", "permuted"])
 def test_memory_layout_does_not_change_the_result(solver, oracle, layout):
     w, rhs = kernel_matrix(5, 4, 2), torch.randn(2, 5, 3, dtype=torch.float64)
     torch.testing.assert_close(solver(layouts(w)[layout], layouts(rhs)[layout]), solver(w, rhs))
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize(("batch", "m", "v"), [((0,), 3, 2), ((2,), 3, 0), ((2,), 0, 2)])
 def test_empty_inputs_give_empty_results(solver, oracle, batch, m, v):
     w, rhs = leaves((*batch, m, m), (*batch, m, v))
@@ -100,7 +102,7 @@ def test_empty_inputs_give_empty_results(solver, oracle, batch, m, v):
     assert w.grad.shape == w.shape
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize("which", [0, 1], ids=["w", "rhs"])
 def test_nan_in_one_matrix_stays_in_that_matrix(solver, oracle, which):
     tensors = [kernel_matrix(5, 4, 3), torch.randn(3, 5, 2, dtype=torch.float64)]
@@ -151,9 +153,13 @@ def test_each_step_of_conjugate_gradient_brings_the_solution_nearer():
     assert (energies[-3] > 1e-12).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("iterations", [8, 16, 100])
-@pytest.mark.parametrize("case", ["kernel", "identity", "equal landmarks", "no right-hand side", "one column zero"])
+@pairwise(
+    {
+        "case": ["kernel", "identity", "equal landmarks", "no right-hand side", "one column zero"],
+        "iterations": [8, 16, 100],
+        "dtype": [torch.float32, torch.float64],
+    }
+)
 def test_conjugate_gradient_may_take_more_steps_than_it_needs(case, iterations, dtype):
     """Once it has converged its residual is rounding noise or zero; values and gradients stay those of the solution."""
     w = {"identity": torch.eye(8), "equal landmarks": torch.ones(8, 8)}.get(case, kernel_matrix(8))
