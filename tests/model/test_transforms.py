@@ -42,7 +42,7 @@ def test_one_compiled_graph_serves_many_sizes_forward_and_backward():
     assert_same_training_state(model, eager)
 
 
-def test_whole_models_compile_without_a_break():
+def test_a_whole_model_compiles_without_a_graph_break():
     eager, model = create().train(), create().train()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     out, expected = compiled(images(64)), eager(images(64))
@@ -62,7 +62,7 @@ def test_inductor_computes_what_eager_computes():
     assert_same_training_state(model, eager)
 
 
-def test_one_exported_graph_serves_every_size_from_two_tokens_a_side():
+def test_one_exported_graph_serves_every_size_from_2_x_2_tokens():
     """The last stride here is 4: 5 to 2048 pixels in both directions (33 for tiny to huge), any batch."""
     model = create(**TWO_STAGES)
     side = Dim.AUTO(min=5, max=2048)
@@ -112,7 +112,7 @@ def test_functional_call_takes_other_weights():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_error_of_the_logits(name):
-    """Relative to float64, in the norm of the logits, at 64 pixels (two tokens a side in the last stage)."""
+    """Relative to float64, in the norm of the logits, at 64 pixels (2 x 2 tokens in the last stage)."""
     model, x = create(name), images(64, batch=1)
     with torch.no_grad():
         single = model(x).double()

@@ -1,4 +1,4 @@
-"""Bad input is refused at the public edge, with what was given and what is expected."""
+"""Bad input is refused by the public functions, with what was given and what was expected."""
 
 import math
 
@@ -10,7 +10,7 @@ from laplacianformer import ops
 X, Y, V, W = torch.zeros(2, 5, 3), torch.zeros(2, 4, 3), torch.zeros(2, 4, 6), torch.eye(4).expand(2, 4, 4)
 RHS = torch.zeros(2, 4, 3)
 
-# Each op with good arguments by name; a row of the table below replaces one of them.
+# Each op with valid arguments by name; each entry of the table below replaces one of them.
 GOOD = {
     ops.laplacian_kernel: {"x": X, "y": Y, "scale": 4.0},
     ops.gaussian_kernel: {"x": X, "y": Y, "scale": 4.0},
@@ -24,7 +24,7 @@ GOOD = {
 }
 TENSORS = ("x", "y", "values", "w", "rhs")
 
-# What is given for an argument of this name, the exception, and words of its message.
+# The name of an argument, what is passed for it, the exception, and words of its message.
 TABLE = [
     *((name, lambda good: good.int(), TypeError, ["must be one of", "float32", "int32"]) for name in TENSORS),
     *((name, lambda good: good.bool(), TypeError, ["torch.bool"]) for name in TENSORS),
@@ -50,7 +50,7 @@ TABLE = [
 
 
 def bad_values(op, name):
-    """What the table has for this argument of the op, with the error and words of its message."""
+    """Bad values for this argument of the op, each with its exception and words of the message."""
     good = GOOD[op]
     for entry, given, error, words in TABLE:
         if entry == name:
@@ -61,7 +61,7 @@ def bad_values(op, name):
 
 
 def complaint(op, arguments, error, words):
-    """What is wrong with the refusal of these arguments, or None."""
+    """What is wrong with how these arguments are refused, or None."""
     try:
         op(**arguments)
     except error as caught:
@@ -98,7 +98,7 @@ def test_a_bad_argument_is_refused_with_a_clear_message(op, name):
         (lambda: ops.inverse_sqrt(W, 0.0), ["eps", "greater than 0"]),
     ],
 )
-def test_a_choice_that_is_not_offered_is_refused_in_words(call, words):
+def test_an_unknown_choice_is_refused_with_a_clear_message(call, words):
     with pytest.raises(ValueError, match=r"must|expected") as caught:
         call()
     for word in words:
@@ -110,6 +110,6 @@ def test_good_input_is_accepted(op):
     assert op(**GOOD[op]).isfinite().all()
 
 
-def test_what_is_no_tensor_is_named_before_devices_are_compared() -> None:
+def test_an_argument_that_is_not_a_tensor_is_named_before_devices_are_compared() -> None:
     with pytest.raises(TypeError, match="values must be a tensor"):
         ops.laplacian_matmul(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"), None, 1.0)

@@ -1,4 +1,4 @@
-"""The `cpu` backend as a choice: what it refuses, what happens without its binary, and far addresses."""
+"""Choosing the `cpu` backend: what it refuses, what happens without its binary, and 64-bit addresses."""
 
 import os
 import subprocess

@@ -77,7 +77,7 @@ def test_matches_the_reference(level: str, shape: tuple[int, int, int, int], dty
 
 
 @pytest.mark.parametrize(("m", "d"), [(4096, 2), (3, 256), (64, 200)])
-def test_limits_of_sizes(level: str, m: int, d: int) -> None:
+def test_sizes_near_the_limits(level: str, m: int, d: int) -> None:
     x, y, values = inputs((70, d), (m, d), (m, 3), scale=8 / d)
     compare("laplacian_kernel", [x, y], 1e-5)
     compare("laplacian_matmul", [x, y, values], 1e-5)
@@ -138,7 +138,7 @@ def test_special_numbers(level: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_rounds_as_torch_does(level: str, dtype: torch.dtype) -> None:
-    """All 65536 numbers go in, and every result comes out rounded to nearest, ties to even."""
+    """All 65536 values of the dtype are read, and results are rounded to nearest, ties to even."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     finite = every[every.isfinite()].view(-1, 1)
     zero = torch.zeros(1, 1, dtype=dtype)
@@ -151,7 +151,7 @@ def test_rounds_as_torch_does(level: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("shape", [(200, 49, 32, 32), (49, 200, 32, 32), (130, 70, 9, 5)], ids=str)
 def test_writes_every_element(level: str, shape: tuple[int, int, int, int]) -> None:
-    """Outputs start as NaN, which torch fills them with in this mode: an element that is not written shows."""
+    """In this mode torch fills new tensors with NaN: an element that is never written shows."""
     n, m, d, v = shape
     x, y, values = inputs((2, n, d), (2, m, d), (2, m, v))
     torch.use_deterministic_algorithms(True)
@@ -184,7 +184,7 @@ def test_accuracy_budget(level: str, width: int, magnitude: float, offset: float
 
 @pytest.mark.parametrize("magnitude", [0.5, 2.0, 20.0])
 def test_close_pairs_far_from_the_origin(level: str, magnitude: float) -> None:
-    """Inside and beyond the bound of the form that sums maxima: a kernel near 1 keeps its digits."""
+    """Within and beyond the bound of the form that sums maxima, a kernel near 1 stays accurate."""
     (centre, noise) = inputs((60, 32), (60, 32), scale=1.0)
     x, y = centre * magnitude, centre * magnitude + noise * 1e-3
     exact = torch.cdist(x.double(), y.double(), p=1).div(-4).exp()
@@ -193,12 +193,12 @@ def test_close_pairs_far_from_the_origin(level: str, magnitude: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
-def test_a_bad_row_spoils_no_other(level: str, bad: float) -> None:
+def test_a_bad_row_affects_no_other(level: str, bad: float) -> None:
     x, y = inputs((300, 32), (70, 32))
     clean = ops.laplacian_kernel(x, y, 4.0, backend="cpu")
     x[130, 3], y[66, 5] = bad, bad
     out = ops.laplacian_kernel(x, y, 4.0, backend="cpu")
     rows, columns = torch.arange(300) != 130, torch.arange(70) != 66
     assert_close(out[rows][:, columns], clean[rows][:, columns].double(), 5e-6)
-    spoilt = torch.cat([out[130, columns], out[rows, 66]])
-    assert spoilt.isnan().all() if bad != bad else (spoilt == 0).all()
+    affected = torch.cat([out[130, columns], out[rows, 66]])
+    assert affected.isnan().all() if bad != bad else (affected == 0).all()

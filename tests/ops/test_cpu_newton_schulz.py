@@ -71,7 +71,7 @@ def test_equal_rows_share_the_gradient_of_the_norm(level):
     compare(torch.eye(5, dtype=torch.float64)[None], 3, "transpose", 1e-13)
 
 
-def test_a_bad_matrix_spoils_no_other(level):
+def test_a_bad_matrix_affects_no_other(level):
     w = kernel_matrix(12, 4, 3).float()
     clean = ops.newton_schulz(w, 6, start="identity", backend="cpu")
     w[1, 3, 4] = torch.nan

@@ -85,7 +85,7 @@ def test_equal_points_contribute_no_gradient_to_their_positions(backend):
     assert torch.equal(dvalues, torch.ones_like(values))
 
 
-def test_a_feature_that_ties_has_gradient_zero(backend):
+def test_a_tied_feature_has_gradient_zero(backend):
     x, values = leaves((6, 3), (4, 2))
     y = torch.randn(4, 3, dtype=torch.float64)
     with torch.no_grad():
@@ -149,11 +149,11 @@ def test_nan_in_one_matrix_stays_in_that_matrix(backend, which):
     tensors = [torch.randn(3, 5, 4), torch.randn(3, 6, 4), torch.randn(3, 6, 2)]
     clean = [tensor.clone().requires_grad_() for tensor in tensors]
     tensors[which][1, 2, 1] = math.nan
-    sick = [tensor.requires_grad_() for tensor in tensors]
-    out = product(backend)(*sick)
+    poisoned = [tensor.requires_grad_() for tensor in tensors]
+    out = product(backend)(*poisoned)
     assert out[1].isnan().any()
     assert torch.equal(out[::2], product(backend)(*clean)[::2])
-    pairs = [gradients(product(backend), inputs, torch.ones(3, 5, 2)) for inputs in (sick, clean)]
+    pairs = [gradients(product(backend), inputs, torch.ones(3, 5, 2)) for inputs in (poisoned, clean)]
     for a, b in zip(*pairs, strict=True):
         assert torch.equal(a[::2], b[::2])
     assert any(grad[1].isnan().any() for grad in pairs[0])
@@ -181,7 +181,7 @@ def test_result_has_the_widest_dtype_and_each_gradient_its_own(backend, narrow):
     assert [tensor.grad.dtype for tensor in (x, y, values)] == [narrow, narrow, torch.float32]
 
 
-def test_second_derivative_is_refused_in_words(backend):
+def test_second_derivative_is_refused_with_a_clear_message(backend):
     x, y, values = leaves((3, 2), (4, 2), (4, 2))
     (grad,) = torch.autograd.grad(product(backend)(x, y, values).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="laplacian_matmul has first derivatives only"):

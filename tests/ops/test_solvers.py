@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from tests.ops.helpers import DTYPES, assert_close, gradients, kernel_matrix, layouts, leaves, regularised, twins
+from tests.ops.helpers import DTYPES, assert_close, gradients, in_float64, kernel_matrix, layouts, leaves, regularised
 from tests.pairwise import pairwise
 
 EPS = 1e-2
@@ -56,7 +56,7 @@ def test_values_and_gradients_match_the_definition(solver, oracle, batch, m, v, 
     # Conditioned by eps: the error of a solution is the unit of the arithmetic times the condition number (about 16).
     w = kernel_matrix(m, 4, *batch).to(dtype).requires_grad_()
     inputs = w, leaves((*batch, m, v), dtype=dtype)[0]
-    exact = twins(inputs)
+    exact = in_float64(inputs)
     grad = torch.randn(*batch, m, v).to(dtype)
     ours = solver(*inputs, 0.5), *gradients(lambda w, rhs: solver(w, rhs, 0.5), inputs, grad)
     theirs = oracle(*exact, 0.5), *gradients(lambda w, rhs: oracle(w, rhs, 0.5), exact, grad)
@@ -108,16 +108,16 @@ def test_nan_in_one_matrix_stays_in_that_matrix(solver, oracle, which):
     tensors = [kernel_matrix(5, 4, 3), torch.randn(3, 5, 2, dtype=torch.float64)]
     clean = [tensor.clone().requires_grad_() for tensor in tensors]
     tensors[which][1, 2, 1] = math.nan
-    sick = [tensor.requires_grad_() for tensor in tensors]
-    out = solver(*sick)
+    poisoned = [tensor.requires_grad_() for tensor in tensors]
+    out = solver(*poisoned)
     assert out[1].isnan().any()
     assert torch.equal(out[::2], solver(*clean)[::2])
     grad = torch.ones(3, 5, 2)
-    for a, b in zip(gradients(solver, sick, grad), gradients(solver, clean, grad), strict=True):
+    for a, b in zip(gradients(solver, poisoned, grad), gradients(solver, clean, grad), strict=True):
         assert torch.equal(a[::2], b[::2])
 
 
-def test_cholesky_answers_nan_for_the_matrix_that_is_not_positive_definite_and_only_for_it():
+def test_cholesky_gives_nan_only_for_the_matrix_that_is_not_positive_definite():
     w, rhs = kernel_matrix(5, 4, 3), torch.randn(3, 5, 2, dtype=torch.float64)
     expected = solution(w, rhs)
     w[1] = -w[1]
@@ -142,7 +142,7 @@ def test_newton_schulz_conjugate_gradient_and_cholesky_agree_at_convergence():
     assert_close(ops.cholesky_solve(w, rhs, EPS), exact, budget=1e-10)
 
 
-def test_each_step_of_conjugate_gradient_brings_the_solution_nearer():
+def test_each_step_of_conjugate_gradient_reduces_the_error():
     """In the norm of A, in which CG is optimal; m steps are exact."""
     w, rhs = kernel_matrix(8), torch.randn(8, 3, dtype=torch.float64)
     a, exact = regularised(w, EPS), solution(w, rhs)
@@ -169,7 +169,7 @@ def test_conjugate_gradient_may_take_more_steps_than_it_needs(case, iterations, 
     if case == "one column zero":
         rhs = rhs * torch.tensor([1.0, 0.0, 1.0])
     inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in (w, rhs)]
-    exact, grad = twins(inputs), torch.randn(8, 3, dtype=dtype)
+    exact, grad = in_float64(inputs), torch.randn(8, 3, dtype=dtype)
     function = lambda w, rhs: conjugate_gradient(w, rhs, 0.1, iterations)
     oracle = lambda w, rhs: solution(w, rhs, 0.1)
     ours = function(*inputs), *gradients(function, inputs, grad)
