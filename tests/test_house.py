@@ -123,6 +123,7 @@ def prints(call: ast.Call) -> bool:
 HEAVY = ("lightning", "triton", "matplotlib", "pydantic", "onnx", "gradio", "sklearn", "transformers")
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_heavy() -> None:
     """Nothing that torch and timm don't import by themselves (timm looks for Triton)."""
     code = f"""

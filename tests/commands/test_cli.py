@@ -5,6 +5,7 @@ import pytest
 from laplacianformer.cli import main
 
 
+@pytest.mark.slow
 def test_info_as_json_states_the_cost_of_all_six_sizes(capsys):
     main(["info", "--json"])
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -13,6 +14,7 @@ def test_info_as_json_states_the_cost_of_all_six_sizes(capsys):
     assert rows["laplacianformer_tiny"]["macs"] == pytest.approx(2.14e9, rel=3e-3)
 
 
+@pytest.mark.slow
 def test_info_as_a_table_shows_the_papers_numbers_only_where_they_apply(capsys):
     main(["info"])
     at_224 = capsys.readouterr().out

@@ -25,6 +25,7 @@ def assert_same_training_state(model, expected):
         torch.testing.assert_close(dict(model.named_buffers())[name], buffer, msg=name)
 
 
+@pytest.mark.slow
 def test_one_compiled_graph_serves_many_sizes_forward_and_backward():
     """Tracing symbolic sizes takes long, so one stage is compiled: the stages are alike."""
     eager, model = create(**ONE_STAGE).train(), create(**ONE_STAGE).train()
@@ -42,6 +43,7 @@ def test_one_compiled_graph_serves_many_sizes_forward_and_backward():
     assert_same_training_state(model, eager)
 
 
+@pytest.mark.slow
 def test_a_whole_model_compiles_without_a_graph_break():
     eager, model = create().train(), create().train()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
@@ -53,6 +55,7 @@ def test_a_whole_model_compiles_without_a_graph_break():
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="inductor needs a C++ compiler")
+@pytest.mark.slow
 def test_inductor_computes_what_eager_computes():
     eager, model = create(**ONE_STAGE).train(), create(**ONE_STAGE).train()
     out, expected = torch.compile(model, fullgraph=True)(images(32)), eager(images(32))
@@ -62,6 +65,7 @@ def test_inductor_computes_what_eager_computes():
     assert_same_training_state(model, eager)
 
 
+@pytest.mark.slow
 def test_one_exported_graph_serves_every_size_from_2_x_2_tokens():
     """The last stride here is 4: 5 to 2048 pixels in both directions (33 for tiny to huge), any batch."""
     model = create(**TWO_STAGES)

@@ -83,6 +83,7 @@ def test_gradient_runs_on_the_backend_of_its_forward(broken_backend):
     assert (x.grad != 0).any()
 
 
+@pytest.mark.slow
 def test_the_environment_variable_forces_a_backend_and_the_argument_overrides_it():
     program = (
         "import torch\n"

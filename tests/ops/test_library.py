@@ -114,6 +114,7 @@ def test_compiles_as_one_graph_with_dynamic_shapes_forward_and_backward(name):
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="inductor needs a C++ compiler")
+@pytest.mark.slow
 def test_inductor_agrees_with_eager_on_permuted_inputs():
     """Inductor relies on the strides that the fake implementations promise. With our ops only, it compiles no C++."""
     torch._dynamo.reset()

@@ -133,6 +133,7 @@ def test_inner_loops_do_little_but_arithmetic(compiled: list[dict[str, str]], pa
     assert [row for row in rows if float(row["useful"]) < least] == []
 
 
+@pytest.mark.slow
 def test_importing_the_package_and_using_it_on_cpus_loads_no_kernel() -> None:
     """timm may import Triton itself; ours waits until a kernel is needed."""
     code = (

@@ -184,6 +184,7 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_reason_is_given_and_pyplot_is_left_alone(monkeypatch):
     """And recipes, which need the packages for training, are left alone too."""
     code = "import laplacianformer.classification.inference, laplacianformer.classification.evaluation, sys; "
