@@ -89,6 +89,7 @@ def test_backward_needs_no_values():
     assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_one_graph_on_cuda_without_breaks():
     """Export traces the whole model, as torch.compile(fullgraph=True) does, and fails on anything it can't."""
     with FakeTensorMode():

@@ -78,6 +78,7 @@ def test_one_exported_graph_serves_every_size_from_2_x_2_tokens():
         torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_static_export_branches_on_its_size():
     """With all sizes known, the exact case needs no solve in the exported graph either."""
     model = create(**TWO_STAGES)

@@ -81,6 +81,7 @@ def test_one_image_does_not_depend_on_the_others(name: str, options: dict[str, A
 
 
 @pytest.mark.parametrize("name", BASELINES[1:])
+@pytest.mark.slow
 def test_one_compiled_graph_equals_eager(name: str) -> None:
     """Backward too where ops of the package's own are inside. Without positions, whose tracing takes as long again."""
     torch._dynamo.reset()
