@@ -120,7 +120,10 @@ def prints(call: ast.Call) -> bool:
     return called in ("print", "sys.stdout.write", "sys.stderr.write")
 
 
-HEAVY = ("lightning", "triton", "matplotlib", "pydantic", "onnx", "gradio", "sklearn", "transformers")
+HEAVY = (
+    *("lightning", "pytorch_lightning", "torchmetrics", "triton", "matplotlib", "pydantic", "onnx", "gradio"),
+    *("sklearn", "transformers"),
+)
 
 
 @pytest.mark.slow
