@@ -3,11 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-.PHONY: test lint demo docs wheel clean
+.PHONY: test quick lint demo docs wheel clean
 
-# One process a core, with one thread each.
+# One process per core, with one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(PYTEST)
+
+# Without the tests that are marked `slow`.
+quick: .venv/ready
+	$(PYTEST) -m "not slow"
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,4 +1,15 @@
 import os
 
+import pytest
+
+from tests.schedule import slow_first
+
 # Some virtual machines announce AMX and then die with SIGILL in a bfloat16 product; torch must not be imported yet.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+@pytest.hookimpl(trylast=True)  # after the tests that are not asked for were left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        items[:] = slow_first(items, workers, lambda item: "slow" in item.keywords, lambda item: item.path)

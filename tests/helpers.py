@@ -1,4 +1,4 @@
-"""What the tests of the commands share: a small model in a weights file, and pictures made here."""
+"""Shared by the tests of the commands: a small model in a weights file, and generated images."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ INPUT = {"size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.25] * 3, "interpolati
 
 
 def small_model(classes: int = len(CLASSES), **arguments: Any) -> nn.Module:
-    """Two stages; its head is large, so that pictures of different colour get different classes."""
+    """Two stages; its head is large, so that images of different colours get different classes."""
     torch.manual_seed(0)
     model = timm.create_model("laplacianformer_nano", num_classes=classes, **{**TWO_STAGES, **arguments})
     model = perturbed(model).eval()

@@ -32,6 +32,7 @@ def compare(options: dict[str, Any], sizes: list[tuple[int, int]], dynamic: bool
         torch.testing.assert_close(found, wanted, msg=lambda m, name=name: f"{name}: {m}")
 
 
+@pytest.mark.slow
 def test_compiled_with_dynamic_sizes_equals_eager_forward_and_backward() -> None:
     compare({}, [(5, 7), (8, 6)], dynamic=True)
 
@@ -53,6 +54,7 @@ def test_softmax_compiles_too() -> None:
     torch.testing.assert_close(compiled(tokens((4, 5)), (4, 5)), layer(tokens((4, 5)), (4, 5)))
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_heavy() -> None:
     """Beyond what torch and timm import themselves."""
     script = (

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_every_script_can_be_imported() -> None:
     names = sorted(path.stem for path in FOLDER.glob("*.py"))
     assert len(names) > 5

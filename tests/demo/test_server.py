@@ -54,16 +54,19 @@ def opened(client, path):
     return json.loads(data.removeprefix("data: "))[2]
 
 
+@pytest.mark.slow
 def test_an_image_is_accepted_and_anything_else_is_rejected_with_a_reason(client, files):
     assert opened(client, files / "good.png") == ""
     said = "**This file was rejected:** not an image in a format that Pillow reads. The last image is still shown."
     assert opened(client, files / "bad.png") == said
 
 
+@pytest.mark.slow
 def test_a_file_that_is_too_large_is_rejected(client, files):
     assert upload(client, files / "large.png").status_code == 413
 
 
+@pytest.mark.slow
 def test_other_files_of_the_computer_are_not_served(client, running):
     for path in (running.root / "model.safetensors", Path(__file__)):
         assert client.get(f"file={path}").status_code == 403
@@ -114,6 +117,7 @@ def best(running, path):
     return [name for name, _ in found.ranking]
 
 
+@pytest.mark.slow
 def test_a_visit(tab, running, files):
     """Upload, click, slider, switch, a bad file: each does what it says, and nothing leaves this computer."""
     assert tab.title() == "LaplacianFormer"
@@ -152,6 +156,7 @@ def test_a_visit(tab, running, files):
 # ---- at the end ----
 
 
+@pytest.mark.slow
 def test_it_stays_on_this_computer_and_in_its_folder_which_is_gone_then(running, client, files):
     """Also what the tests before this one did to it, where they ran in the same process."""
     assert opened(client, files / "good.png") == ""

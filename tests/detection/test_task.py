@@ -122,6 +122,7 @@ def test_a_split_that_is_not_there_is_refused(
     assert "--split x: expected one of train, validation, val" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
     """Half a minute: three quarters of the loss are left, and some boxes are right; a random detector has AP 0."""
     recipe = helpers.recipe(

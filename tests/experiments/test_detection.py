@@ -26,6 +26,7 @@ def test_runs_that_are_there_are_read(tmp_path) -> None:
         assert min(picture.size) > 400
 
 
+@pytest.mark.slow
 def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     pytest.importorskip("lightning")
     monkeypatch.chdir(tmp_path)

@@ -111,6 +111,7 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path) -> None:
     assert process.child.poll() == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -> None:
     run = run_of(0, "seconds=100")
     code = (
@@ -131,6 +132,7 @@ def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -
     os.close(lock)
 
 
+@pytest.mark.slow
 def test_a_real_training(tmp_path) -> None:
     pytest.importorskip("lightning")
     overrides = ("optimise.epochs=1", "optimise.warmup_epochs=0", "optimise.batch_size=700", "run.tensorboard=false")

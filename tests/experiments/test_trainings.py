@@ -156,6 +156,7 @@ def test_faster_is_told_from_better_at_the_end() -> None:
     assert kernel_convergence.judge(mirrored).verdict == "disagrees"
 
 
+@pytest.mark.slow
 def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kernels, "KERNELS", {name: kernels.KERNELS[name] for name in ("laplacian", "polynomial")})

@@ -35,6 +35,7 @@ def exported(tmp_path_factory):
     return weights, output
 
 
+@pytest.mark.slow
 def test_one_file_computes_what_the_model_computes_at_every_size(exported):
     weights, output = exported
     model, run = load_weights(weights).model, onnx_runner(output.read_bytes())

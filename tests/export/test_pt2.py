@@ -39,6 +39,7 @@ def python(*arguments):
 
 @pytest.mark.timeout(600)  # a minute on an idle core
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+@pytest.mark.slow
 def test_torch_alone_runs_it_at_every_size(tmp_path):
     weights, output = save_one_stage(tmp_path / "model.safetensors"), tmp_path / "model.pt2"
     # Not in this process: pytest keeps what the compiler logs, which takes as long as compiling.

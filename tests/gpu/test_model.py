@@ -53,21 +53,21 @@ def test_never_waits_for_the_gpu():
 
 
 def test_a_step_of_training_runs_in_a_cuda_graph():
-    model, twin, x = build(), build(), images()
+    model, copy, x = build(), build(), images()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             train_step(model, x)
     torch.cuda.current_stream().wait_stream(stream)
-    model.load_state_dict(twin.state_dict())
+    model.load_state_dict(copy.state_dict())
     model.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         loss = train_step(model, x)
     x.copy_(images().flip(0))
     graph.replay()
-    torch.testing.assert_close(loss, train_step(twin, x), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(loss, train_step(copy, x), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -82,11 +82,11 @@ def test_autocast(dtype):
 
 def test_compiles_whole_and_agrees():
     torch._dynamo.reset()
-    model, twin, x = build(), build(), images()
+    model, copy, x = build(), build(), images()
     torch.testing.assert_close(
-        train_step(torch.compile(model, fullgraph=True), x), train_step(twin, x), rtol=1e-3, atol=1e-5
+        train_step(torch.compile(model, fullgraph=True), x), train_step(copy, x), rtol=1e-3, atol=1e-5
     )
-    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+    for a, b in zip(model.parameters(), copy.parameters(), strict=True):
         assert (a.grad - b.grad).norm() <= 1e-2 * b.grad.norm() + 1e-6
 
 

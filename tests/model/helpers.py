@@ -1,4 +1,4 @@
-"""What the tests of the backbone share: names, small images, models that are the same on every run."""
+"""Shared by the tests of the backbone: names, small images, models that are the same on every run."""
 
 import weakref
 from typing import Any
@@ -31,7 +31,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor | None]:
 
 
 def perturbed(model: nn.Module) -> nn.Module:
-    """Away from the initial state, buffers included, so that a tensor that is not kept shows."""
+    """Moved away from the initial state, buffers included, so that a tensor that is not saved shows."""
     generator = torch.Generator().manual_seed(1)
     for tensor in model.state_dict().values():
         if tensor.is_floating_point():
@@ -42,7 +42,7 @@ def perturbed(model: nn.Module) -> nn.Module:
 
 
 class PeakBytes(TorchDispatchMode):
-    """The most bytes that tensors made inside this block, other than views of the model's own, held at one time."""
+    """Peak bytes of the tensors created inside this block, without views of the model's own tensors."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

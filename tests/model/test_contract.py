@@ -18,7 +18,7 @@ def model(request):
 
 
 def test_timm_lists_all_sizes():
-    assert timm.list_models("laplacianformer_*", module="model") == sorted(NAMES)
+    assert timm.list_models("laplacianformer_*", module="sizes") == sorted(NAMES)
     assert set(timm.list_models("laplacianformer_*")) == set(NAMES)
 
 
@@ -36,7 +36,7 @@ def test_forward_and_backward_are_finite_and_reach_every_parameter(model):
     model.eval()
 
 
-def test_default_cfg_is_true_of_the_model(model, request):
+def test_default_cfg_matches_the_model(model, request):
     cfg = model.default_cfg
     tensors = model.state_dict()
     assert cfg["architecture"] in request.node.name
@@ -122,7 +122,7 @@ def test_feature_maps_are_as_feature_info_says(model):
     [(None, [0, 1, 2, 3]), (2, [2, 3]), ([0, 2], [0, 2]), ((1,), [1]), ([-1], [3]), ([-3, 3], [1, 3])],
 )
 @pytest.mark.parametrize("stop_early", [False, True])
-def test_forward_intermediates_takes_the_stages_named(indices, stages, stop_early):
+def test_forward_intermediates_returns_the_requested_stages(indices, stages, stop_early):
     model, x = create(), images()
     expected, y = [], x
     for stage in model.stages:
@@ -203,11 +203,11 @@ def test_dropout_acts_in_training_only(option):
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_compute_the_same_and_share_nothing(copied):
     model, x = create(), images(32)
-    twin = copied(model)
+    other = copied(model)
     expected = model(x)
-    assert torch.equal(twin(x), expected)
+    assert torch.equal(other(x), expected)
     with torch.no_grad():
-        for tensor in twin.state_dict().values():
+        for tensor in other.state_dict().values():
             tensor.zero_()
     assert torch.equal(model(x), expected)
 
@@ -254,7 +254,7 @@ def test_attention_arguments_reach_every_layer():
     assert sum(name.endswith("attention.gain") for name, _ in model.named_parameters()) == 7
 
 
-def test_attention_may_be_a_class_of_ones_own():
+def test_attention_may_be_a_custom_class():
     class Local(GridAttention):
         def mix(self, q_bhnd, k_bhnd, v_bhnd, size):
             return v_bhnd

@@ -1,4 +1,4 @@
-"""What can be known of the model on CUDA without a GPU: nothing in it waits for the GPU or depends on its numbers."""
+"""The model on CUDA, checked without a GPU: nothing in it waits for the GPU or depends on values computed there."""
 
 import importlib
 import importlib.util
@@ -29,7 +29,7 @@ WAITING = (
 
 
 class Watch(TorchDispatchMode):
-    """Notes operations that wait for the device, and copies between it and the host."""
+    """Records operations that wait for the device, and copies between it and the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,12 +83,13 @@ def test_forward_and_backward_never_wait():
     assert watch.found == []
 
 
-def test_backward_needs_no_numbers():
+def test_backward_needs_no_values():
     model, x = build("meta", True), torch.randn(2, 3, 48, 40, device="meta")
     model(x).square().mean().backward()
     assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_one_graph_on_cuda_without_breaks():
     """Export traces the whole model, as torch.compile(fullgraph=True) does, and fails on anything it can't."""
     with FakeTensorMode():
@@ -102,7 +103,7 @@ def test_one_graph_on_cuda_without_breaks():
     assert not any(f"aten.{waiting}" in name for name in names for waiting in WAITING)
 
 
-def test_the_watch_sees_what_waits():
+def test_waiting_operations_are_detected():
     with Watch() as watch:
         x = torch.randn(3)
         x.sum().item()
@@ -116,7 +117,7 @@ def test_the_watch_sees_what_waits():
 
 @pytest.fixture
 def launches(monkeypatch):
-    """Kernels of Triton are noted instead of launched: (kernel, grid, arguments, options)."""
+    """Triton kernels are recorded instead of launched: (kernel, grid, arguments, options)."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     from triton.runtime.jit import KernelInterface
@@ -161,7 +162,7 @@ def check_launches(launches):
         assert {*kernel.arg_names[: len(args)], *options, *tuned} >= set(kernel.arg_names)
 
 
-def test_the_host_code_of_the_kernels_never_waits_for_what_the_model_asks_of_them(launches):
+def test_the_host_code_of_the_kernels_never_waits_in_a_training_step(launches):
     """A step of training on a CPU says which ops are called, on what; the GPU's host code for each runs here.
 
     It is the reference's step: as on a GPU, and unlike the `cpu` backend's, its kernels take rotated rows.

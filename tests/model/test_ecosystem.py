@@ -79,8 +79,8 @@ def test_transformers_wrapper_saves_and_loads(tmp_path):
     torch.manual_seed(0)
     model = transformers.TimmWrapperForImageClassification(config).eval()
     model.save_pretrained(tmp_path)
-    twin = transformers.TimmWrapperForImageClassification.from_pretrained(tmp_path).eval()
-    assert torch.equal(model(images(32)).logits, twin(images(32)).logits)
+    copy = transformers.TimmWrapperForImageClassification.from_pretrained(tmp_path).eval()
+    assert torch.equal(model(images(32)).logits, copy(images(32)).logits)
     assert model(images(32)).logits.shape == (2, 4)
 
 

@@ -42,7 +42,7 @@ def test_an_image_gives_the_same_output_whatever_came_before(model):
         assert torch.equal(model(images(224, batch=1)), first)
 
 
-def test_images_of_a_batch_do_not_touch_each_other(model):
+def test_images_of_a_batch_do_not_affect_each_other(model):
     x = images(64, 80, batch=3)
     with torch.no_grad():
         together = model(x)
@@ -60,7 +60,7 @@ def test_an_empty_batch_gives_empty_outputs(model):
 
 
 def peak_of_backward(model, height, width=128):
-    """Gradients of the parameters are of one size at every resolution: they are not asked for."""
+    """Without gradients of the parameters, whose size does not depend on the resolution."""
     with PeakBytes(model.requires_grad_(False)) as record:
         model(images(height, width, batch=1).requires_grad_()).sum().backward()
     return record.peak

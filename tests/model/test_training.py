@@ -116,6 +116,7 @@ def test_checkpointing_in_several_threads_counts_every_batch():
         assert set(counts) == {5}
 
 
+@pytest.mark.slow
 def test_checkpointing_compiles_and_counts_each_batch_once():
     plain = create(depths=(1,), embed_dims=(32,), num_heads=(1,), mlp_ratios=(2,)).train()
     saving = copy.deepcopy(plain)

@@ -25,6 +25,7 @@ def assert_same_training_state(model, expected):
         torch.testing.assert_close(dict(model.named_buffers())[name], buffer, msg=name)
 
 
+@pytest.mark.slow
 def test_one_compiled_graph_serves_many_sizes_forward_and_backward():
     """Tracing symbolic sizes takes long, so one stage is compiled: the stages are alike."""
     eager, model = create(**ONE_STAGE).train(), create(**ONE_STAGE).train()
@@ -42,7 +43,8 @@ def test_one_compiled_graph_serves_many_sizes_forward_and_backward():
     assert_same_training_state(model, eager)
 
 
-def test_whole_models_compile_without_a_break():
+@pytest.mark.slow
+def test_a_whole_model_compiles_without_a_graph_break():
     eager, model = create().train(), create().train()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     out, expected = compiled(images(64)), eager(images(64))
@@ -53,6 +55,7 @@ def test_whole_models_compile_without_a_break():
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="inductor needs a C++ compiler")
+@pytest.mark.slow
 def test_inductor_computes_what_eager_computes():
     eager, model = create(**ONE_STAGE).train(), create(**ONE_STAGE).train()
     out, expected = torch.compile(model, fullgraph=True)(images(32)), eager(images(32))
@@ -62,7 +65,8 @@ def test_inductor_computes_what_eager_computes():
     assert_same_training_state(model, eager)
 
 
-def test_one_exported_graph_serves_every_size_from_two_tokens_a_side():
+@pytest.mark.slow
+def test_one_exported_graph_serves_every_size_from_2_x_2_tokens():
     """The last stride here is 4: 5 to 2048 pixels in both directions (33 for tiny to huge), any batch."""
     model = create(**TWO_STAGES)
     side = Dim.AUTO(min=5, max=2048)
@@ -74,6 +78,7 @@ def test_one_exported_graph_serves_every_size_from_two_tokens_a_side():
         torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_static_export_branches_on_its_size():
     """With all sizes known, the exact case needs no solve in the exported graph either."""
     model = create(**TWO_STAGES)
@@ -112,7 +117,7 @@ def test_functional_call_takes_other_weights():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_error_of_the_logits(name):
-    """Relative to float64, in the norm of the logits, at 64 pixels (two tokens a side in the last stage)."""
+    """Relative to float64, in the norm of the logits, at 64 pixels (2 x 2 tokens in the last stage)."""
     model, x = create(name), images(64, batch=1)
     with torch.no_grad():
         single = model(x).double()

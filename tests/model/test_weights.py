@@ -40,9 +40,9 @@ def test_whitening_statistics_act_in_evaluation(trained):
 def test_safetensors_keep_every_bit(trained, tmp_path):
     path = tmp_path / "model.safetensors"
     safetensors.torch.save_model(trained, path)
-    twin = create(num_classes=10, seed=1)
-    assert safetensors.torch.load_model(twin, path) == (set(), [])
-    assert torch.equal(twin(images(64)), trained(images(64)))
+    copy = create(num_classes=10, seed=1)
+    assert safetensors.torch.load_model(copy, path) == (set(), [])
+    assert torch.equal(copy(images(64)), trained(images(64)))
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
@@ -52,8 +52,8 @@ def test_checkpoint_path_loads_both_formats(trained, tmp_path, suffix):
         torch.save({"state_dict": trained.state_dict()}, path)
     else:
         safetensors.torch.save_file(trained.state_dict(), path)
-    twin = create(num_classes=10, seed=1, checkpoint_path=str(path))
-    assert torch.equal(twin(images(64)), trained(images(64)))
+    copy = create(num_classes=10, seed=1, checkpoint_path=str(path))
+    assert torch.equal(copy(images(64)), trained(images(64)))
 
 
 @pytest.mark.parametrize("safe", [True, False])
@@ -66,23 +66,23 @@ def test_checkpoint_path_loads_both_formats(trained, tmp_path, suffix):
         {"depths": (1, 2, 1, 1), "in_chans": 1},
     ],
 )
-def test_the_hub_layout_gives_the_model_back(tmp_path, arguments, safe):
+def test_a_model_saved_in_the_hub_layout_loads_unchanged(tmp_path, arguments, safe):
     model = perturbed(create(num_classes=10, **arguments))
     save_for_hf(model, tmp_path, model_args=arguments, safe_serialization=safe)
-    twin = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    copy = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
     x = images(64, channels=arguments.get("in_chans", 3))
-    assert torch.equal(twin(x), model(x))
-    assert twin.num_classes == 10
-    assert twin.pretrained_cfg["architecture"] == "laplacianformer_nano"
+    assert torch.equal(copy(x), model(x))
+    assert copy.num_classes == 10
+    assert copy.pretrained_cfg["architecture"] == "laplacianformer_nano"
 
 
 def test_the_hub_layout_adapts_head_and_channels_as_timm_does(trained, tmp_path):
     save_for_hf(trained, tmp_path, safe_serialization=True)
-    twin = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=3, in_chans=1).eval()
-    assert twin(images(32, channels=1)).shape == (2, 3)
-    assert torch.equal(twin.stages[3].embedding.proj.weight, trained.stages[3].embedding.proj.weight)
+    copy = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=3, in_chans=1).eval()
+    assert copy(images(32, channels=1)).shape == (2, 3)
+    assert torch.equal(copy.stages[3].embedding.proj.weight, trained.stages[3].embedding.proj.weight)
     first = trained.stages[0].embedding.proj.weight
-    torch.testing.assert_close(twin.stages[0].embedding.proj.weight, first.sum(1, keepdim=True))
+    torch.testing.assert_close(copy.stages[0].embedding.proj.weight, first.sum(1, keepdim=True))
 
     features = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, features_only=True).eval()
     expected = trained.forward_intermediates(images(32), intermediates_only=True)
@@ -117,7 +117,7 @@ def with_another_shape(tensors):
     ("damage", "name"), [(without, MISSING), (with_one_more, EXTRA), (with_another_shape, MISSING)]
 )
 @pytest.mark.parametrize("source", ["state_dict", "checkpoint_path", "local-dir"])
-def test_a_damaged_checkpoint_is_refused_by_the_name_of_the_tensor(trained, tmp_path, damage, name, source):
+def test_a_damaged_checkpoint_is_refused_with_the_name_of_the_tensor(trained, tmp_path, damage, name, source):
     save_for_hf(trained, tmp_path, safe_serialization=True)
     path, tensors = tmp_path / "model.safetensors", trained.state_dict()
     damage(tensors)
@@ -131,11 +131,11 @@ def test_a_damaged_checkpoint_is_refused_by_the_name_of_the_tensor(trained, tmp_
         load[source]()
 
 
-def test_weights_of_another_size_are_refused_by_name():
+def test_weights_of_another_size_are_refused_with_the_name_of_the_tensor():
     with pytest.raises(RuntimeError, match=r"size mismatch for stages\.0\.embedding\.proj\.weight"):
         create("laplacianformer_tiny").load_state_dict(create("laplacianformer_nano").state_dict())
 
 
-def test_a_checkpoint_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_checkpoint_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         create(checkpoint_path=str(tmp_path / "none.safetensors"))

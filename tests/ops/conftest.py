@@ -5,6 +5,7 @@ import torch
 
 from laplacianformer import ops
 from laplacianformer.ops import cpu_extension
+from tests.ops.helpers import BACKENDS
 
 
 @pytest.fixture(autouse=True)
@@ -12,9 +13,8 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=[name for name, missing in ops.backends().items() if missing is None and name != "triton"])
+@pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
-    """Every backend that can run on CPUs of this machine. For `triton`, see test_triton.py and tests/gpu."""
     return request.param
 
 

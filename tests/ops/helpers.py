@@ -1,10 +1,14 @@
-"""Oracles written from the definitions, in float64, and what several test files share."""
+"""Oracles written from the definitions, in float64, and helpers that several test files use."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from laplacianformer import ops
+
+# Every backend that can run on CPUs of this machine. For `triton`, see test_triton.py and tests/gpu.
+BACKENDS = [name for name, missing in ops.backends().items() if missing is None and name != "triton"]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Allowed error over the magnitude of the result (see `assert_close`). Inputs are rounded before the oracle sees
@@ -35,8 +39,8 @@ def leaves(*shapes: Sequence[int], dtype: torch.dtype = torch.float64) -> list[T
     return [torch.randn(*shape, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
 
 
-def twins(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same numbers as float64 leaves."""
+def in_float64(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Leaves in float64 with the same values."""
     return [tensor.detach().double().requires_grad_() for tensor in tensors]
 
 
@@ -46,7 +50,7 @@ def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: T
 
 
 def assert_close(actual: Tensor, expected: Tensor, magnitude: float | None = None, budget: float | None = None) -> None:
-    """Within the budget of actual's dtype, as a part of `magnitude` (default: the largest number expected)."""
+    """Within the budget of actual's dtype, relative to `magnitude` (default: the largest expected value)."""
     assert actual.shape == expected.shape
     if actual.numel() == 0:
         return
@@ -65,7 +69,7 @@ def assert_matches(
     `terms`: how many numbers of random sign are added: they cancel to sqrt(terms) of what they add up to in
     magnitude, and their rounding errors need not.
     """
-    exact = twins(inputs)
+    exact = in_float64(inputs)
     out, expected = function(*inputs), oracle(*exact)
     grad = torch.randn(expected.shape, dtype=torch.float64).to(out.dtype)
     ours = out, *torch.autograd.grad(out, inputs, grad)
@@ -75,7 +79,7 @@ def assert_matches(
 
 
 def layouts(tensor: Tensor) -> dict[str, Tensor]:
-    """The same numbers in memory orders that are not the plain one."""
+    """The same values in memory layouts other than the contiguous one."""
     spread = torch.full((*tensor.shape[:-1], 2 * tensor.shape[-1]), torch.nan, dtype=tensor.dtype)
     spread[..., ::2] = tensor
     return {
@@ -86,7 +90,7 @@ def layouts(tensor: Tensor) -> dict[str, Tensor]:
 
 
 def peak_bytes(function: Callable[[], object]) -> int:
-    """The most memory that torch's CPU allocator handed out at one time on top of what was there before."""
+    """Peak memory of torch's CPU allocator above what was allocated before the call."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         function()

@@ -19,7 +19,7 @@ each_op = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 @pytest.fixture
 def broken_backend(monkeypatch):
-    """One more backend, first in line, that can't run on this machine."""
+    """One more backend, tried first, that can't run on this machine."""
     broken = {"broken": lambda: "it needs a quantum computer", **choice._MISSING}
     monkeypatch.setattr(choice, "_MISSING", broken)
     return "broken"
@@ -55,7 +55,7 @@ def test_the_automatic_choice_passes_over_a_backend_that_cannot_run(call, broken
 
 
 @each_op
-def test_the_argument_wins_over_the_context_and_the_inner_context_over_the_outer(call, broken_backend):
+def test_the_argument_overrides_the_context_and_the_inner_context_the_outer(call, broken_backend):
     with ops.use_backend("broken"):
         assert call(backend="reference").isfinite().all()
         with ops.use_backend("reference"):
@@ -68,7 +68,7 @@ def test_the_argument_wins_over_the_context_and_the_inner_context_over_the_outer
 
 
 @each_op
-def test_the_context_ends_with_an_error_too(call, broken_backend):
+def test_the_context_ends_after_an_error_as_well(call, broken_backend):
     with pytest.raises(KeyError), ops.use_backend("broken"):
         raise KeyError
     assert call().isfinite().all()
@@ -83,7 +83,8 @@ def test_gradient_runs_on_the_backend_of_its_forward(broken_backend):
     assert (x.grad != 0).any()
 
 
-def test_the_environment_variable_forces_a_backend_on_the_process_and_the_argument_wins_over_it():
+@pytest.mark.slow
+def test_the_environment_variable_forces_a_backend_and_the_argument_overrides_it():
     program = (
         "import torch\n"
         "from laplacianformer import ops\n"

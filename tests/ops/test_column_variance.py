@@ -5,7 +5,8 @@ import torch
 
 from laplacianformer import ops
 from laplacianformer.ops import cpu_extension
-from tests.ops.helpers import BUDGET, DTYPES, assert_close, gradients, layouts, twins
+from tests.ops.helpers import BACKENDS, BUDGET, DTYPES, assert_close, gradients, in_float64, layouts
+from tests.pairwise import pairwise
 
 # (B, heads, N, M): one row, one more and one less than the rows that are summed by themselves, odd widths.
 SHAPES = [(1, 1, 1, 1), (3, 2, 1, 5), (2, 3, 255, 49), (2, 1, 257, 16), (1, 4, 600, 7), (2, 2, 5, 0)]
@@ -16,11 +17,10 @@ def oracle(x):
     return centred.square().mean((0, 2))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pairwise({"backend": BACKENDS, "shape": SHAPES, "dtype": DTYPES}, indirect=["backend"])
 def test_matches_the_definition(backend, poisoned_memory, shape, dtype):
     x = torch.rand(shape, dtype=torch.float64).to(dtype).requires_grad_()
-    (exact,) = twins([x])
+    (exact,) = in_float64([x])
     grad = torch.randn(shape[1], shape[3], dtype=torch.float64)
     out = ops.column_variance(x, backend=backend)
     assert out.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
@@ -41,7 +41,7 @@ def test_every_instruction_set(level):
     assert cpu_extension.LEVELS[cpu_extension.level()] == level
 
 
-def test_a_large_common_offset_costs_no_digits(backend):
+def test_a_large_common_offset_loses_no_accuracy(backend):
     x = 1000 + torch.rand(2, 2, 700, 9, dtype=torch.float64).float()
     assert_close(ops.column_variance(x, backend=backend), oracle(x.double()), budget=8 * BUDGET[torch.float32])
 

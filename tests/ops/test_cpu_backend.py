@@ -1,4 +1,4 @@
-"""The `cpu` backend as a choice: what it refuses, what happens without its binary, and far addresses."""
+"""Choosing the `cpu` backend: what it refuses, what happens without its binary, and 64-bit addresses."""
 
 import os
 import subprocess
@@ -52,6 +52,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("code", [WITHOUT_BINARY, BROKEN_BINARY], ids=["missing", "broken"])
+@pytest.mark.slow
 def test_works_without_its_binary_and_says_why(code: str) -> None:
     result = run(code)
     assert result.returncode == 0, result.stderr
@@ -59,6 +60,7 @@ def test_works_without_its_binary_and_says_why(code: str) -> None:
 
 @pytest.mark.skipif(not SETUP.exists(), reason="the tests run outside of a checkout")
 @pytest.mark.skipif(os.name != "posix", reason="the compiler is chosen by CXX")
+@pytest.mark.slow
 def test_a_build_without_a_compiler_succeeds_and_records_why(tmp_path: Path) -> None:
     command = [sys.executable, SETUP.name, "build_ext", "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)]
     environment = os.environ | {"CXX": "/nonexistent/c++"}
@@ -111,6 +113,7 @@ def memory(field: str) -> float:
     return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
+@pytest.mark.slow
 def test_level_by_environment() -> None:
     code = "from laplacianformer.ops import backends, cpu_extension; backends(); print(cpu_extension.level())"
     result = run(code, LAPLACIANFORMER_CPU_LEVEL="baseline")

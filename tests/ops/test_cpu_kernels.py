@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer.ops.cpu_extension import LEVELS
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
 
@@ -55,8 +57,17 @@ def compare(op: str, tensors: list[Tensor], tolerance: float, scale: float = 4.0
         assert_close(actual, wanted, tolerance)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+# The shapes that the models have are tried in every dtype on every instruction set.
+@pairwise(
+    {"level": LEVELS, "shape": SHAPES, "dtype": list(TOLERANCE)},
+    also=[
+        {"level": level, "shape": shape, "dtype": dtype}
+        for level in LEVELS
+        for shape in SHAPES[:3]
+        for dtype in TOLERANCE
+    ],
+    indirect=["level"],
+)
 def test_matches_the_reference(level: str, shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     n, m, d, v = shape
     # Distances of a few scales at any width: float16 has no digits left for the kernel of larger ones.
@@ -66,7 +77,7 @@ def test_matches_the_reference(level: str, shape: tuple[int, int, int, int], dty
 
 
 @pytest.mark.parametrize(("m", "d"), [(4096, 2), (3, 256), (64, 200)])
-def test_limits_of_sizes(level: str, m: int, d: int) -> None:
+def test_sizes_near_the_limits(level: str, m: int, d: int) -> None:
     x, y, values = inputs((70, d), (m, d), (m, 3), scale=8 / d)
     compare("laplacian_kernel", [x, y], 1e-5)
     compare("laplacian_matmul", [x, y, values], 1e-5)
@@ -106,8 +117,7 @@ def test_broadcast_batch_sums_the_gradient(level: str) -> None:
     compare("laplacian_kernel", [x, y], 5e-6)
 
 
-@pytest.mark.parametrize("width", [32, 33])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pairwise({"level": LEVELS, "dtype": list(TOLERANCE), "width": [32, 33]}, indirect=["level"])
 def test_ties_have_no_gradient(level: str, dtype: torch.dtype, width: int) -> None:
     """sign(0) = 0, for whole rows (a landmark against itself) and for single features, of 0 and -0 too."""
     x = inputs((60, width))[0].round().to(dtype)
@@ -128,7 +138,7 @@ def test_special_numbers(level: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_rounds_as_torch_does(level: str, dtype: torch.dtype) -> None:
-    """All 65536 numbers go in, and every result comes out rounded to nearest, ties to even."""
+    """All 65536 values of the dtype are read, and results are rounded to nearest, ties to even."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     finite = every[every.isfinite()].view(-1, 1)
     zero = torch.zeros(1, 1, dtype=dtype)
@@ -141,7 +151,7 @@ def test_rounds_as_torch_does(level: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("shape", [(200, 49, 32, 32), (49, 200, 32, 32), (130, 70, 9, 5)], ids=str)
 def test_writes_every_element(level: str, shape: tuple[int, int, int, int]) -> None:
-    """Outputs start as NaN, which torch fills them with in this mode: an element that is not written shows."""
+    """In this mode torch fills new tensors with NaN: an element that is never written shows."""
     n, m, d, v = shape
     x, y, values = inputs((2, n, d), (2, m, d), (2, m, v))
     torch.use_deterministic_algorithms(True)
@@ -153,9 +163,14 @@ def test_writes_every_element(level: str, shape: tuple[int, int, int, int]) -> N
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("offset", [0.0, 100.0])
-@pytest.mark.parametrize("magnitude", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("width", [32, 64, 256])
+@pairwise(
+    {
+        "level": LEVELS,
+        "width": [32, 64, 256],
+        "magnitude, offset": [(0.1, 0.0), (1.0, 0.0), (10.0, 0.0), (0.1, 100.0), (1.0, 100.0), (10.0, 100.0)],
+    },
+    indirect=["level"],
+)
 def test_accuracy_budget(level: str, width: int, magnitude: float, offset: float) -> None:
     """The error against float64 is at most 4 times that of torch.cdist in float32."""
     x, y = (t + offset for t in inputs((500, width), (49, width), scale=magnitude))
@@ -169,7 +184,7 @@ def test_accuracy_budget(level: str, width: int, magnitude: float, offset: float
 
 @pytest.mark.parametrize("magnitude", [0.5, 2.0, 20.0])
 def test_close_pairs_far_from_the_origin(level: str, magnitude: float) -> None:
-    """Inside and beyond the bound of the form that sums maxima: a kernel near 1 keeps its digits."""
+    """Within and beyond the bound of the form that sums maxima, a kernel near 1 stays accurate."""
     (centre, noise) = inputs((60, 32), (60, 32), scale=1.0)
     x, y = centre * magnitude, centre * magnitude + noise * 1e-3
     exact = torch.cdist(x.double(), y.double(), p=1).div(-4).exp()
@@ -178,12 +193,12 @@ def test_close_pairs_far_from_the_origin(level: str, magnitude: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
-def test_a_bad_row_spoils_no_other(level: str, bad: float) -> None:
+def test_a_bad_row_affects_no_other(level: str, bad: float) -> None:
     x, y = inputs((300, 32), (70, 32))
     clean = ops.laplacian_kernel(x, y, 4.0, backend="cpu")
     x[130, 3], y[66, 5] = bad, bad
     out = ops.laplacian_kernel(x, y, 4.0, backend="cpu")
     rows, columns = torch.arange(300) != 130, torch.arange(70) != 66
     assert_close(out[rows][:, columns], clean[rows][:, columns].double(), 5e-6)
-    spoilt = torch.cat([out[130, columns], out[rows, 66]])
-    assert spoilt.isnan().all() if bad != bad else (spoilt == 0).all()
+    affected = torch.cat([out[130, columns], out[rows, 66]])
+    assert affected.isnan().all() if bad != bad else (affected == 0).all()

@@ -43,7 +43,7 @@ def test_same_bits_for_every_number_of_threads(shape: tuple[int, int, int]) -> N
         torch.set_num_threads(threads)
 
 
-def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
+def test_calls_from_several_threads_do_not_interfere() -> None:
     shapes = SHAPES * 3
     expected = {shape: everything(*shape) for shape in SHAPES}
     with ThreadPoolExecutor(4) as pool:

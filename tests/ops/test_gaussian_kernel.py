@@ -29,7 +29,7 @@ def test_first_and_second_derivatives_match_finite_differences():
 
 
 @pytest.mark.parametrize("offset", [100.0, 1000.0])
-def test_a_shared_offset_costs_no_digits(offset):
+def test_a_shared_offset_loses_no_accuracy(offset):
     """|x|^2 + |y|^2 - 2 x'y would be wrong by offset^2 times the unit of float32: by 0.1 and more."""
     x, y = (torch.randn(7, 32) + offset for _ in range(2))
     assert_close(kernel(x, y), gaussian(x.double(), y.double(), SCALE), 1.0, budget=2**-18)
@@ -68,8 +68,8 @@ def test_nan_in_one_matrix_stays_in_that_matrix(which):
     tensors = [torch.randn(3, 5, 4), torch.randn(3, 6, 4)]
     clean = [tensor.clone().requires_grad_() for tensor in tensors]
     tensors[which][1, 2, 3] = math.nan
-    sick = [tensor.requires_grad_() for tensor in tensors]
-    assert kernel(*sick)[1].isnan().any()
-    assert torch.equal(kernel(*sick)[::2], kernel(*clean)[::2])
-    for a, b in zip(*(gradients(kernel, inputs, torch.ones(3, 5, 6)) for inputs in (sick, clean)), strict=True):
+    poisoned = [tensor.requires_grad_() for tensor in tensors]
+    assert kernel(*poisoned)[1].isnan().any()
+    assert torch.equal(kernel(*poisoned)[::2], kernel(*clean)[::2])
+    for a, b in zip(*(gradients(kernel, inputs, torch.ones(3, 5, 6)) for inputs in (poisoned, clean)), strict=True):
         assert torch.equal(a[::2], b[::2])

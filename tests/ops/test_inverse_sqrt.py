@@ -75,13 +75,13 @@ def test_eigenvalues_that_rounding_made_negative_do_no_harm(noise):
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_nan_in_one_matrix_stays_in_that_matrix_and_shows_in_its_gradient(poison):
     clean = kernel_matrix(5, 4, 3)
-    sick = clean.clone()
-    sick[1, 2, 3] = sick[1, 3, 2] = poison
-    out = ops.inverse_sqrt(sick, EPS)
+    poisoned = clean.clone()
+    poisoned[1, 2, 3] = poisoned[1, 3, 2] = poison
+    out = ops.inverse_sqrt(poisoned, EPS)
     assert out[1].isnan().all()
     assert torch.equal(out[::2], ops.inverse_sqrt(clean, EPS)[::2])
     grad = torch.randn_like(clean)
-    ours, theirs = (gradients(function, [w.requires_grad_()], grad)[0] for w in (sick, clean))
+    ours, theirs = (gradients(function, [w.requires_grad_()], grad)[0] for w in (poisoned, clean))
     assert torch.equal(ours[::2], theirs[::2])
     assert ours[1].isnan().all()
 
@@ -102,7 +102,7 @@ def test_memory_layout_does_not_change_the_result(layout):
     torch.testing.assert_close(*(gradients(function, [w], grad)[0] for w in (moved, plain)))
 
 
-def test_second_derivative_is_refused_in_words():
+def test_second_derivative_is_refused_with_a_clear_message():
     w = kernel_matrix(4).requires_grad_()
     (grad,) = torch.autograd.grad(function(w).square().sum(), w, create_graph=True)
     with pytest.raises(RuntimeError, match="inverse_sqrt has first derivatives only"):

@@ -7,15 +7,29 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from laplacianformer import ops
-from tests.ops.helpers import DTYPES, assert_close, assert_matches, gradients, laplacian, layouts, leaves, peak_bytes
+from tests.ops.helpers import (
+    BACKENDS,
+    DTYPES,
+    assert_close,
+    assert_matches,
+    gradients,
+    laplacian,
+    layouts,
+    leaves,
+    peak_bytes,
+)
+from tests.pairwise import pairwise
 
 SCALE = 4.0
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("batch", "n", "m", "d"),
-    [((), 1, 1, 1), ((2,), 5, 3, 7), ((2, 3), 17, 1, 33), ((1,), 67, 49, 32), ((3,), 1, 130, 5)],
+@pairwise(
+    {
+        "backend": BACKENDS,
+        "batch, n, m, d": [((), 1, 1, 1), ((2,), 5, 3, 7), ((2, 3), 17, 1, 33), ((1,), 67, 49, 32), ((3,), 1, 130, 5)],
+        "dtype": DTYPES,
+    },
+    indirect=["backend"],
 )
 def test_values_and_gradients_match_the_definition(backend, batch, n, m, d, dtype):
     assert_matches(
@@ -55,7 +69,7 @@ def test_equal_points_have_kernel_one_and_gradient_zero(backend):
     assert torch.equal(y.grad, torch.zeros_like(y))
 
 
-def test_a_feature_that_ties_has_gradient_zero_and_the_others_theirs(backend):
+def test_a_tied_feature_has_gradient_zero_and_the_others_are_right(backend):
     x = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
     y = torch.tensor([[1.0, 0.0, 4.0]], requires_grad=True)
     ops.laplacian_kernel(x, y, 3.0, backend=backend).sum().backward()
@@ -131,12 +145,12 @@ def test_nan_in_one_matrix_stays_in_that_matrix(backend, poison):
     x, y = torch.randn(3, 5, 4), torch.randn(3, 6, 4)
     function = lambda x, y: ops.laplacian_kernel(x, y, SCALE, backend=backend)
     clean = gradients(function, [x.clone().requires_grad_(), y.clone().requires_grad_()], torch.ones(3, 5, 6))
-    sick = x.clone()
-    sick[1, 2, 3] = poison
-    out = function(sick, y)
+    poisoned = x.clone()
+    poisoned[1, 2, 3] = poison
+    out = function(poisoned, y)
     assert out[1].isnan().any() == math.isnan(poison)
     assert torch.equal(out[::2], function(x, y)[::2])
-    grads = gradients(function, [sick.requires_grad_(), y.clone().requires_grad_()], torch.ones(3, 5, 6))
+    grads = gradients(function, [poisoned.requires_grad_(), y.clone().requires_grad_()], torch.ones(3, 5, 6))
     for a, b in zip(grads, clean, strict=True):
         assert torch.equal(a[::2], b[::2])
     assert grads[0][1].isnan().any() == math.isnan(poison)
@@ -158,8 +172,7 @@ def test_same_inputs_give_the_same_bits(backend):
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("wide", DTYPES, ids=str)
-@pytest.mark.parametrize("narrow", DTYPES, ids=str)
+@pairwise({"backend": BACKENDS, "narrow": DTYPES, "wide": DTYPES}, indirect=["backend"])
 def test_result_has_the_wider_dtype_and_each_gradient_its_own(backend, narrow, wide):
     x, y = torch.randn(3, 2, dtype=narrow, requires_grad=True), torch.randn(4, 2, dtype=wide, requires_grad=True)
     out = ops.laplacian_kernel(x, y, SCALE, backend=backend)
@@ -169,7 +182,7 @@ def test_result_has_the_wider_dtype_and_each_gradient_its_own(backend, narrow, w
     assert_close(out, laplacian(x.detach().double(), y.detach().double(), SCALE), 1.0)
 
 
-def test_second_derivative_is_refused_in_words(backend):
+def test_second_derivative_is_refused_with_a_clear_message(backend):
     x, y = leaves((3, 2), (4, 2))
     (grad,) = torch.autograd.grad(
         ops.laplacian_kernel(x, y, SCALE, backend=backend).square().sum(), x, create_graph=True

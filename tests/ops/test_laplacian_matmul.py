@@ -6,7 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laplacianformer import ops
-from tests.ops.helpers import DTYPES, assert_close, assert_matches, gradients, laplacian, layouts, leaves, peak_bytes
+from tests.ops.helpers import (
+    BACKENDS,
+    DTYPES,
+    assert_close,
+    assert_matches,
+    gradients,
+    laplacian,
+    layouts,
+    leaves,
+    peak_bytes,
+)
+from tests.pairwise import pairwise
 
 SCALE = 4.0
 
@@ -19,10 +30,19 @@ def product(backend, scale=SCALE):
     return lambda x, y, values: ops.laplacian_matmul(x, y, values, scale, backend=backend)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("batch", "n", "m", "d", "v"),
-    [((), 1, 1, 1, 1), ((2,), 5, 3, 7, 2), ((2, 3), 17, 1, 33, 5), ((1,), 67, 49, 32, 32), ((3,), 1, 130, 5, 9)],
+@pairwise(
+    {
+        "backend": BACKENDS,
+        "batch, n, m, d, v": [
+            ((), 1, 1, 1, 1),
+            ((2,), 5, 3, 7, 2),
+            ((2, 3), 17, 1, 33, 5),
+            ((1,), 67, 49, 32, 32),
+            ((3,), 1, 130, 5, 9),
+        ],
+        "dtype": DTYPES,
+    },
+    indirect=["backend"],
 )
 def test_values_and_gradients_match_the_definition(backend, batch, n, m, d, v, dtype):
     inputs = leaves((*batch, n, d), (*batch, m, d), (*batch, m, v), dtype=dtype)
@@ -65,7 +85,7 @@ def test_equal_points_contribute_no_gradient_to_their_positions(backend):
     assert torch.equal(dvalues, torch.ones_like(values))
 
 
-def test_a_feature_that_ties_has_gradient_zero(backend):
+def test_a_tied_feature_has_gradient_zero(backend):
     x, values = leaves((6, 3), (4, 2))
     y = torch.randn(4, 3, dtype=torch.float64)
     with torch.no_grad():
@@ -129,11 +149,11 @@ def test_nan_in_one_matrix_stays_in_that_matrix(backend, which):
     tensors = [torch.randn(3, 5, 4), torch.randn(3, 6, 4), torch.randn(3, 6, 2)]
     clean = [tensor.clone().requires_grad_() for tensor in tensors]
     tensors[which][1, 2, 1] = math.nan
-    sick = [tensor.requires_grad_() for tensor in tensors]
-    out = product(backend)(*sick)
+    poisoned = [tensor.requires_grad_() for tensor in tensors]
+    out = product(backend)(*poisoned)
     assert out[1].isnan().any()
     assert torch.equal(out[::2], product(backend)(*clean)[::2])
-    pairs = [gradients(product(backend), inputs, torch.ones(3, 5, 2)) for inputs in (sick, clean)]
+    pairs = [gradients(product(backend), inputs, torch.ones(3, 5, 2)) for inputs in (poisoned, clean)]
     for a, b in zip(*pairs, strict=True):
         assert torch.equal(a[::2], b[::2])
     assert any(grad[1].isnan().any() for grad in pairs[0])
@@ -161,7 +181,7 @@ def test_result_has_the_widest_dtype_and_each_gradient_its_own(backend, narrow):
     assert [tensor.grad.dtype for tensor in (x, y, values)] == [narrow, narrow, torch.float32]
 
 
-def test_second_derivative_is_refused_in_words(backend):
+def test_second_derivative_is_refused_with_a_clear_message(backend):
     x, y, values = leaves((3, 2), (4, 2), (4, 2))
     (grad,) = torch.autograd.grad(product(backend)(x, y, values).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="laplacian_matmul has first derivatives only"):

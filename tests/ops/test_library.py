@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from laplacianformer import ops
 from laplacianformer.ops.newton_schulz import reference as newton_schulz_reference
 from tests.ops.helpers import kernel_matrix, layouts
+from tests.pairwise import pairwise
 
 library = torch.ops.laplacianformer
 
@@ -50,9 +51,13 @@ OPS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("layout", ["plain", "transposed", "strided", "permuted"])
-@pytest.mark.parametrize("name", OPS)
+@pairwise(
+    {
+        "name": list(OPS),
+        "layout": ["plain", "transposed", "strided", "permuted"],
+        "dtype": [torch.float32, torch.bfloat16],
+    }
+)
 # opcheck itself looks at gradients of tensors that have none.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")
 def test_opcheck(name, layout, dtype):
@@ -97,7 +102,7 @@ def values_and_gradients(function, x, y):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_compiles_whole_with_dynamic_shapes_forward_and_backward(name):
+def test_compiles_as_one_graph_with_dynamic_shapes_forward_and_backward(name):
     torch._dynamo.reset()
     compiled = torch.compile(FUNCTIONS[name], fullgraph=True, dynamic=True, backend="aot_eager")
     for index, (x_shape, y_shape) in enumerate(SHAPES):
@@ -109,8 +114,9 @@ def test_compiles_whole_with_dynamic_shapes_forward_and_backward(name):
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="inductor needs a C++ compiler")
+@pytest.mark.slow
 def test_inductor_agrees_with_eager_on_permuted_inputs():
-    """Inductor relies on the strides that the fake implementations promise. Only our ops here: nothing to compile."""
+    """Inductor relies on the strides that the fake implementations promise. With our ops only, it compiles no C++."""
     torch._dynamo.reset()
 
     def function(x, y):
@@ -178,7 +184,7 @@ def test_flops_of_newton_schulz_are_those_of_the_matrix_products_that_run(start,
     assert flops(lambda: run().sum().backward()) == forward + backward
 
 
-def test_flops_of_conjugate_gradient_are_one_product_a_step():
+def test_flops_of_conjugate_gradient_are_one_product_per_step():
     assert flops(lambda: ops.conjugate_gradient(torch.eye(5), torch.rand(2, 5, 3), 4, 1e-2)) == 4 * 2 * 2 * 5 * 5 * 3
 
 
@@ -187,7 +193,7 @@ FLOAT32_ISLANDS = {name: function for name, function in FUNCTIONS.items() if nam
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FLOAT32_ISLANDS)
-def test_autocast_gives_float32_results_without_a_trace_of_half_precision(name, dtype):
+def test_autocast_gives_float32_results_and_nothing_is_rounded_to_half_precision(name, dtype):
     w = kernel_matrix(6, 4, 2).to(dtype)
     function = {
         "laplacian_kernel": lambda w: ops.laplacian_kernel(w, w, 4.0),

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from laplacianformer import ops
 from laplacianformer.ops.precision import full_products
-from tests.ops.helpers import DTYPES, assert_close, gradients, kernel_matrix, laplacian, layouts, regularised
+from tests.ops.helpers import BACKENDS, DTYPES, assert_close, gradients, kernel_matrix, laplacian, layouts, regularised
+from tests.pairwise import pairwise
 
 EPS = 2**-6
 STARTS = ("transpose", "identity")
@@ -38,7 +39,8 @@ def matrices() -> dict[str, tuple[Tensor, tuple[str, ...]]]:
     }
 
 
-CASES = [pytest.param(w, start, id=f"{name}, {start}") for name, (w, starts) in matrices().items() for start in starts]
+CASES = {f"{name}, {start}": (w, start) for name, (w, starts) in matrices().items() for start in starts}
+every_case = pytest.mark.parametrize(("w", "start"), CASES.values(), ids=CASES)
 
 
 def first(a: Tensor, start: str) -> Tensor:
@@ -63,13 +65,13 @@ def steps(w: Tensor, iterations: int, start: str) -> Tensor:
     return loop(first(a, start), a, iterations)
 
 
-@pytest.mark.parametrize(("w", "start"), CASES)
+@every_case
 def test_converges_to_the_inverse(backend, w, start):
     x = ops.newton_schulz(w, 50, EPS, start=start, backend=backend)
     assert_close(x, torch.linalg.inv(regularised(w, EPS)), budget=1e-9)
 
 
-@pytest.mark.parametrize(("w", "start"), CASES)
+@every_case
 def test_residual_never_grows(w, start):
     """Frobenius norm: from both starts I - A X_0 is symmetric with eigenvalues in (-1, 1), and each step squares it."""
     residuals = ops.newton_schulz_residuals(w, 50, EPS, start=start)
@@ -79,7 +81,7 @@ def test_residual_never_grows(w, start):
     assert (residuals[-1] < 1e-9).all()
 
 
-@pytest.mark.parametrize(("w", "start"), CASES)
+@every_case
 def test_residuals_are_those_of_the_iterates(backend, w, start):
     a = regularised(w, EPS)
     iterates = [first(a, start), *(ops.newton_schulz(w, k, EPS, start=start, backend=backend) for k in (1, 2, 3, 4))]
@@ -87,9 +89,8 @@ def test_residuals_are_those_of_the_iterates(backend, w, start):
     torch.testing.assert_close(ops.newton_schulz_residuals(w, 4, EPS, start=start), expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 6])
-@pytest.mark.parametrize(("w", "start"), CASES)
-def test_every_step_counts(backend, w, start, iterations):
+@pairwise({"backend": BACKENDS, "w, start": CASES, "iterations": [1, 2, 6]}, indirect=["backend"])
+def test_takes_exactly_the_number_of_steps_asked_for(backend, w, start, iterations):
     assert_close(
         ops.newton_schulz(w, iterations, EPS, start=start, backend=backend), steps(w, iterations, start), budget=1e-12
     )
@@ -123,8 +124,7 @@ def test_identity_start_of_2_over_the_norm_stalls_where_rows_tie_and_ours_conver
     assert ops.newton_schulz_residuals(w, 20, EPS, start="identity")[-1] < 1e-9
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 6])
-@pytest.mark.parametrize(("w", "start"), CASES)
+@pairwise({"backend": BACKENDS, "w, start": CASES, "iterations": [1, 2, 6]}, indirect=["backend"])
 def test_exact_gradient_is_that_of_the_steps_that_ran(backend, w, start, iterations):
     """Also where rows or columns tie for a norm (equal landmarks, constant row sums)."""
     grad = torch.randn_like(w)
@@ -181,12 +181,12 @@ def test_every_dtype_keeps_its_budget(backend, dtype, gradient):
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_nan_in_one_matrix_stays_in_that_matrix(backend, start, gradient, poison):
     clean, grad = kernel_matrix(5, 4, 3), torch.randn(3, 5, 5, dtype=torch.float64)
-    sick = clean.clone()
-    sick[1, 2, 3] = poison
+    poisoned = clean.clone()
+    poisoned[1, 2, 3] = poison
     function = lambda w: ops.newton_schulz(w, 6, EPS, start=start, gradient=gradient, backend=backend)
-    assert function(sick)[1].isnan().any()
-    assert torch.equal(function(sick)[::2], function(clean)[::2])
-    ours, theirs = (gradients(function, [w.requires_grad_()], grad)[0] for w in (sick, clean))
+    assert function(poisoned)[1].isnan().any()
+    assert torch.equal(function(poisoned)[::2], function(clean)[::2])
+    ours, theirs = (gradients(function, [w.requires_grad_()], grad)[0] for w in (poisoned, clean))
     assert ours[1].isnan().any()
     assert torch.equal(ours[::2], theirs[::2])
 
@@ -229,7 +229,7 @@ def test_every_element_is_written(backend, start):
     assert gradients(function, [w], torch.ones(2, 9, 9))[0].isfinite().all()
 
 
-def test_second_derivative_of_the_exact_gradient_is_refused_in_words(backend):
+def test_second_derivative_of_the_exact_gradient_is_refused_with_a_clear_message(backend):
     w = kernel_matrix(4).requires_grad_()
     (grad,) = torch.autograd.grad(ops.newton_schulz(w, backend=backend).square().sum(), w, create_graph=True)
     with pytest.raises(RuntimeError, match="newton_schulz has first derivatives only"):
@@ -254,7 +254,7 @@ def test_converges_at_every_size_and_scale_when_well_conditioned(m, start, sprea
     assert_close(product, torch.eye(m, dtype=torch.float64), budget=1e-12)
 
 
-def test_full_products_hold_in_the_block_and_no_longer():
+def test_full_precision_products_hold_inside_the_block_only():
     matmul = torch.backends.cuda.matmul
     before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
     try:

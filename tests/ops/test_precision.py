@@ -8,7 +8,7 @@ from laplacianformer.ops.precision import under_autocast, without_autocast
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
 def test_autocast_is_seen_on_every_device(device: str) -> None:
-    """torch.autocast itself wants the device to be there; its setting does not."""
+    """torch.autocast needs a device that exists; the setting that it changes does not."""
     tensor = torch.ones(2, 2, device="meta")
     on_device = type("OnDevice", (), {"device": torch.device(device), "dtype": tensor.dtype, "to": tensor.to})()
     assert under_autocast(on_device) == (on_device,)

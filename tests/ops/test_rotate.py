@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from tests.ops.helpers import BUDGET, DTYPES, assert_close, layouts
+from tests.ops.helpers import BACKENDS, BUDGET, DTYPES, assert_close, layouts
+from tests.pairwise import pairwise
 
 SHAPES = [(5, 8), (2, 3, 7, 32), (1, 1, 2), (0, 4, 6), (2, 0, 4), (3, 130, 10)]
 
@@ -14,27 +15,26 @@ def angles(n: int, d: int) -> Tensor:
     return torch.randn(n, d // 2, dtype=torch.float64) * 10
 
 
-def turned(x: Tensor, angle: Tensor) -> Tensor:
+def rotated(x: Tensor, angle: Tensor) -> Tensor:
     """The definition: channel k + i * channel (k + d/2), times e^(i angle)."""
     half = x.shape[-1] // 2
     pairs = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
     return torch.cat([pairs.real, pairs.imag], dim=-1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pairwise({"backend": BACKENDS, "shape": SHAPES, "dtype": DTYPES}, indirect=["backend"])
 @pytest.mark.usefixtures("poisoned_memory")
-def test_values_and_gradient_are_those_of_complex_numbers(shape, dtype, backend):
+def test_values_and_gradient_match_complex_multiplication(shape, dtype, backend):
     angle = angles(*shape[-2:])
     x = torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_()
     out = ops.rotate(x, angle.cos(), angle.sin(), backend=backend)
     assert out.dtype == dtype
     assert out.is_contiguous()
     budget = 2 * BUDGET[dtype]  # a sum of two products that may cancel
-    assert_close(out.detach(), turned(x.detach().double(), angle), budget=budget)
+    assert_close(out.detach(), rotated(x.detach().double(), angle), budget=budget)
     grad = torch.randn(shape, dtype=torch.float64).to(dtype)
     (ours,) = torch.autograd.grad(out, x, grad)
-    assert_close(ours, turned(grad.double(), -angle), budget=budget)
+    assert_close(ours, rotated(grad.double(), -angle), budget=budget)
 
 
 @pytest.mark.parametrize("layout", ["transposed", "strided", "permuted"])
@@ -48,7 +48,7 @@ def test_a_slice_of_a_projection_is_read_in_place(backend):
     parts = torch.randn(2, 6, 3, 4, 8).permute(2, 0, 3, 1, 4)  # (3, B, heads, N, d) of (B, N, 3, heads, d)
     angle = angles(6, 8)
     found = ops.rotate(parts[1], angle.cos(), angle.sin(), backend=backend)
-    assert_close(found, turned(parts[1].double(), angle))
+    assert_close(found, rotated(parts[1].double(), angle))
 
 
 def test_first_and_second_derivatives_match_finite_differences(backend):

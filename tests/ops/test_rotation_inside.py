@@ -1,11 +1,12 @@
-"""Rotations inside the kernel ops: the same as rotating first, on every backend and instruction set."""
+"""Rotations inside the kernel ops give the same as rotating first, on every backend and instruction set."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from tests.ops.helpers import assert_close, assert_matches, laplacian, layouts, leaves, peak_bytes
+from tests.ops.helpers import BACKENDS, assert_close, assert_matches, laplacian, layouts, leaves, peak_bytes
+from tests.pairwise import pairwise
 
 SCALE = 8.0
 SHAPES = [
@@ -23,7 +24,7 @@ def rotation(n: int, d: int) -> tuple[Tensor, Tensor]:
     return angle.cos(), angle.sin()
 
 
-def turned(x: Tensor, angles: tuple[Tensor, Tensor] | None) -> Tensor:
+def rotated(x: Tensor, angles: tuple[Tensor, Tensor] | None) -> Tensor:
     """The definition: channel k + i * channel (k + d/2), times cos + i sin."""
     if angles is None:
         return x
@@ -40,7 +41,7 @@ def check_both(backend, which, batch, n, m, d, dtype):
     angles = sides(which, n, m, d)
 
     def kernel(x, y):
-        return laplacian(turned(x, angles["x_rotation"]), turned(y, angles["y_rotation"]), SCALE)
+        return laplacian(rotated(x, angles["x_rotation"]), rotated(y, angles["y_rotation"]), SCALE)
 
     x, y, values = leaves((*batch, n, d), (*batch, m, d), (*batch, m, 5), dtype=dtype)
     terms = max(n, m)
@@ -53,9 +54,15 @@ def check_both(backend, which, batch, n, m, d, dtype):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("which", ["x", "y", "xy"])
-@pytest.mark.parametrize(("batch", "n", "m", "d"), SHAPES)
+@pairwise(
+    {
+        "backend": BACKENDS,
+        "which": ["x", "y", "xy"],
+        "batch, n, m, d": SHAPES,
+        "dtype": [torch.float32, torch.float64],
+    },
+    indirect=["backend"],
+)
 @pytest.mark.usefixtures("poisoned_memory")
 def test_values_and_gradients_are_those_of_rotated_rows(backend, which, batch, n, m, d, dtype):
     check_both(backend, which, batch, n, m, d, dtype)
@@ -93,11 +100,11 @@ def test_memory_layout_does_not_change_the_result(layout, backend):
     assert torch.equal(ops.laplacian_matmul(*other, SCALE, x_rotation=strange, backend=backend), plain)
 
 
-def test_a_row_equal_to_a_turned_row_has_kernel_one_and_no_gradient(backend):
-    """Row n is the row that its rotation turns into y_n: the distance is 0 but for rounding, as for equal rows."""
+def test_a_row_equal_to_a_rotated_row_has_kernel_one_and_no_gradient(backend):
+    """x_n is y_n rotated back, so that its rotation gives y_n: the distance is 0 up to rounding."""
     y = torch.randn(1, 40, 8, dtype=torch.float64)
     cos, sin = rotation(40, 8)
-    x = turned(y, (cos, -sin))
+    x = rotated(y, (cos, -sin))
     out = ops.laplacian_kernel(x, y, SCALE, x_rotation=(cos, sin), backend=backend)
     assert_close(out.diagonal(dim1=-2, dim2=-1), torch.ones(1, 40, dtype=torch.float64))
 
@@ -115,7 +122,7 @@ def test_the_rotated_rows_are_never_stored():
     assert used < x.nbytes / 100
 
 
-def test_an_angle_for_every_row_and_pair_or_an_error(backend):
+def test_the_number_of_angles_must_match_rows_and_pairs(backend):
     x, y = torch.zeros(5, 8), torch.zeros(4, 8)
     for name, rows in (("x_rotation", 4), ("y_rotation", 5)):
         with pytest.raises(ValueError, match=r"cos and sin must be \(N, d/2\)"):

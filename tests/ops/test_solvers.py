@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from tests.ops.helpers import DTYPES, assert_close, gradients, kernel_matrix, layouts, leaves, regularised, twins
+from tests.ops.helpers import DTYPES, assert_close, gradients, in_float64, kernel_matrix, layouts, leaves, regularised
+from tests.pairwise import pairwise
 
 EPS = 1e-2
 
@@ -40,21 +41,22 @@ def ridge_solution(w, rhs, eps=EPS):
     )
 
 
-SOLVERS = pytest.mark.parametrize(
-    ("solver", "oracle"),
-    [(conjugate_gradient, solution), (cholesky_solve, solution), (ridge_solve, ridge_solution)],
-    ids=["conjugate_gradient", "cholesky_solve", "ridge_solve"],
+SOLVERS = {
+    "conjugate_gradient": (conjugate_gradient, solution),
+    "cholesky_solve": (cholesky_solve, solution),
+    "ridge_solve": (ridge_solve, ridge_solution),
+}
+every_solver = pytest.mark.parametrize(("solver", "oracle"), SOLVERS.values(), ids=SOLVERS)
+
+
+@pairwise(
+    {"solver, oracle": SOLVERS, "batch, m, v": [((), 1, 1), ((2,), 7, 3), ((2, 3), 13, 5)], "dtype": DTYPES},
 )
-
-
-@SOLVERS
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("batch", "m", "v"), [((), 1, 1), ((2,), 7, 3), ((2, 3), 13, 5)])
 def test_values_and_gradients_match_the_definition(solver, oracle, batch, m, v, dtype):
     # Conditioned by eps: the error of a solution is the unit of the arithmetic times the condition number (about 16).
     w = kernel_matrix(m, 4, *batch).to(dtype).requires_grad_()
     inputs = w, leaves((*batch, m, v), dtype=dtype)[0]
-    exact = twins(inputs)
+    exact = in_float64(inputs)
     grad = torch.randn(*batch, m, v).to(dtype)
     ours = solver(*inputs, 0.5), *gradients(lambda w, rhs: solver(w, rhs, 0.5), inputs, grad)
     theirs = oracle(*exact, 0.5), *gradients(lambda w, rhs: oracle(w, rhs, 0.5), exact, grad)
@@ -63,7 +65,7 @@ def test_values_and_gradients_match_the_definition(solver, oracle, batch, m, v, 
         assert_close(a.detach(), b.detach(), 16 * b.abs().max().item())
 
 
-@SOLVERS
+@every_solver
 def test_first_and_second_derivatives_match_finite_differences(solver, oracle):
     inputs = kernel_matrix(4, 4, 2).requires_grad_(), *leaves((2, 4, 2))
     function = lambda w, rhs: solver(w, rhs, 0.1)
@@ -71,7 +73,7 @@ def test_first_and_second_derivatives_match_finite_differences(solver, oracle):
     assert torch.autograd.gradgradcheck(function, inputs)
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize(("w_batch", "rhs_batch"), [((2, 1), (3,)), ((), (4,)), ((4,), ()), ((3, 1), (1, 2))])
 def test_leading_dimensions_broadcast_and_gradients_reduce(solver, oracle, w_batch, rhs_batch):
     inputs = kernel_matrix(5, 4, *w_batch).requires_grad_(), *leaves((*rhs_batch, 5, 2))
@@ -81,14 +83,14 @@ def test_leading_dimensions_broadcast_and_gradients_reduce(solver, oracle, w_bat
         assert_close(a, b, budget=1e-10)
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize("layout", ["transposed", "strided", "permuted"])
 def test_memory_layout_does_not_change_the_result(solver, oracle, layout):
     w, rhs = kernel_matrix(5, 4, 2), torch.randn(2, 5, 3, dtype=torch.float64)
     torch.testing.assert_close(solver(layouts(w)[layout], layouts(rhs)[layout]), solver(w, rhs))
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize(("batch", "m", "v"), [((0,), 3, 2), ((2,), 3, 0), ((2,), 0, 2)])
 def test_empty_inputs_give_empty_results(solver, oracle, batch, m, v):
     w, rhs = leaves((*batch, m, m), (*batch, m, v))
@@ -100,22 +102,22 @@ def test_empty_inputs_give_empty_results(solver, oracle, batch, m, v):
     assert w.grad.shape == w.shape
 
 
-@SOLVERS
+@every_solver
 @pytest.mark.parametrize("which", [0, 1], ids=["w", "rhs"])
 def test_nan_in_one_matrix_stays_in_that_matrix(solver, oracle, which):
     tensors = [kernel_matrix(5, 4, 3), torch.randn(3, 5, 2, dtype=torch.float64)]
     clean = [tensor.clone().requires_grad_() for tensor in tensors]
     tensors[which][1, 2, 1] = math.nan
-    sick = [tensor.requires_grad_() for tensor in tensors]
-    out = solver(*sick)
+    poisoned = [tensor.requires_grad_() for tensor in tensors]
+    out = solver(*poisoned)
     assert out[1].isnan().any()
     assert torch.equal(out[::2], solver(*clean)[::2])
     grad = torch.ones(3, 5, 2)
-    for a, b in zip(gradients(solver, sick, grad), gradients(solver, clean, grad), strict=True):
+    for a, b in zip(gradients(solver, poisoned, grad), gradients(solver, clean, grad), strict=True):
         assert torch.equal(a[::2], b[::2])
 
 
-def test_cholesky_answers_nan_for_the_matrix_that_is_not_positive_definite_and_only_for_it():
+def test_cholesky_gives_nan_only_for_the_matrix_that_is_not_positive_definite():
     w, rhs = kernel_matrix(5, 4, 3), torch.randn(3, 5, 2, dtype=torch.float64)
     expected = solution(w, rhs)
     w[1] = -w[1]
@@ -140,7 +142,7 @@ def test_newton_schulz_conjugate_gradient_and_cholesky_agree_at_convergence():
     assert_close(ops.cholesky_solve(w, rhs, EPS), exact, budget=1e-10)
 
 
-def test_each_step_of_conjugate_gradient_brings_the_solution_nearer():
+def test_each_step_of_conjugate_gradient_reduces_the_error():
     """In the norm of A, in which CG is optimal; m steps are exact."""
     w, rhs = kernel_matrix(8), torch.randn(8, 3, dtype=torch.float64)
     a, exact = regularised(w, EPS), solution(w, rhs)
@@ -151,9 +153,13 @@ def test_each_step_of_conjugate_gradient_brings_the_solution_nearer():
     assert (energies[-3] > 1e-12).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("iterations", [8, 16, 100])
-@pytest.mark.parametrize("case", ["kernel", "identity", "equal landmarks", "no right-hand side", "one column zero"])
+@pairwise(
+    {
+        "case": ["kernel", "identity", "equal landmarks", "no right-hand side", "one column zero"],
+        "iterations": [8, 16, 100],
+        "dtype": [torch.float32, torch.float64],
+    }
+)
 def test_conjugate_gradient_may_take_more_steps_than_it_needs(case, iterations, dtype):
     """Once it has converged its residual is rounding noise or zero; values and gradients stay those of the solution."""
     w = {"identity": torch.eye(8), "equal landmarks": torch.ones(8, 8)}.get(case, kernel_matrix(8))
@@ -163,7 +169,7 @@ def test_conjugate_gradient_may_take_more_steps_than_it_needs(case, iterations, 
     if case == "one column zero":
         rhs = rhs * torch.tensor([1.0, 0.0, 1.0])
     inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in (w, rhs)]
-    exact, grad = twins(inputs), torch.randn(8, 3, dtype=dtype)
+    exact, grad = in_float64(inputs), torch.randn(8, 3, dtype=dtype)
     function = lambda w, rhs: conjugate_gradient(w, rhs, 0.1, iterations)
     oracle = lambda w, rhs: solution(w, rhs, 0.1)
     ours = function(*inputs), *gradients(function, inputs, grad)

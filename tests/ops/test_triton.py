@@ -1,6 +1,6 @@
 """The `triton` backend without a GPU: its numbers in Triton's interpreter, its kernels compiled ahead of time.
 
-Triton decides when it is imported whether kernels are interpreted: what needs that runs in a process of its own.
+Triton decides at import whether kernels are interpreted, so the interpreted tests run in a separate process.
 """
 
 import csv
@@ -23,7 +23,7 @@ from tests.ops.helpers import kernel_matrix
 ROOT = Path(__file__).parents[2]
 INTERPRETED = Path(__file__).parent / "interpreted"
 
-# Whole files of tests, and a hundred kernels to compile, take minutes where other work is done as well.
+# A hundred kernels to compile take minutes on a machine that is busy with other work.
 pytestmark = pytest.mark.timeout(900)
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
@@ -38,30 +38,30 @@ def run(*arguments: object, interpret: bool = False, **environment: str) -> subp
 
 
 @needs_triton
-@pytest.mark.parametrize("file", sorted(path.name for path in INTERPRETED.glob("test_*.py")))
-def test_numbers_in_the_interpreter(file: str) -> None:
-    """Runs the tests of one file of tests/ops/interpreted, each of which can fail on its own."""
-    result = run("-m", "pytest", INTERPRETED / file, "-q", "-p", "no:cacheprovider", interpret=True)
+@pytest.mark.slow
+def test_numbers_in_the_interpreter() -> None:
+    """Runs all tests of tests/ops/interpreted in one process: torch and timm are imported once."""
+    result = run("-m", "pytest", INTERPRETED, "-q", "-p", "no:cacheprovider", interpret=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "skipped" not in result.stdout, result.stdout
 
 
 def missing_tools() -> str | None:
-    """Why kernels can't be disassembled here, or None. Tools that are there and fail are no reason."""
+    """Why kernels can't be disassembled here, or None. A tool that is installed and fails is no reason."""
     if (triton := importlib.util.find_spec("triton")) is None:
         return "triton is not installed"
     if not (ROOT / "benchmarks" / "sass.py").exists():
         return "the tests run outside of a checkout"
     for tool in ("nvdisasm", "cuobjdump"):
-        places = os.environ.get(f"TRITON_{tool.upper()}_PATH"), *Path(str(triton.origin)).parent.glob(f"**/bin/{tool}*")
-        if not any(place and Path(place).exists() for place in places):
+        paths = os.environ.get(f"TRITON_{tool.upper()}_PATH"), *Path(str(triton.origin)).parent.glob(f"**/bin/{tool}*")
+        if not any(path and Path(path).exists() for path in paths):
             return f"triton has no {tool}"
     return None
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What benchmarks/sass.py finds."""
+    """The table of benchmarks/sass.py."""
     if (reason := missing_tools()) is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("sass")
@@ -71,6 +71,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_kernels_compile_ahead_of_time_for_every_architecture(compiled: list[dict[str, str]]) -> None:
     parts = "kernel forward", "signs", "matmul forward", "matmul weights", "kernel weights", "newton_schulz"
     architectures = {"80", "90", "100", "120", "gfx942"}
@@ -84,6 +85,7 @@ def test_kernels_compile_ahead_of_time_for_every_architecture(compiled: list[dic
 
 
 @needs_triton
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["80", "90"])
 def test_every_configuration_is_compiled(compiled: list[dict[str, str]], architecture: str) -> None:
     """Each tile in each configuration that autotuning may choose."""
@@ -98,10 +100,12 @@ def test_every_configuration_is_compiled(compiled: list[dict[str, str]], archite
     assert {name for name, _ in found} >= {f"newton_schulz backward {size}" for size in (16, 32, 64, 128)}
 
 
+@pytest.mark.slow
 def test_no_kernel_spills_registers(compiled: list[dict[str, str]]) -> None:
     assert [row for row in compiled if int(row["stack"]) > 0] == []
 
 
+@pytest.mark.slow
 def test_shared_memory_fits_the_smallest_gpu(compiled: list[dict[str, str]]) -> None:
     """99 KB on sm_120, 64 KB on gfx942."""
     for row in compiled:
@@ -110,6 +114,7 @@ def test_shared_memory_fits_the_smallest_gpu(compiled: list[dict[str, str]]) -> 
 
 # Measured in float32: forward 0.75 to 0.88, backward 0.43 to 0.46 (of at most 0.5, as a sign takes three instructions),
 # newton_schulz on the chip 0.54 to 0.74.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "least"),
     [
@@ -128,6 +133,7 @@ def test_inner_loops_do_little_but_arithmetic(compiled: list[dict[str, str]], pa
     assert [row for row in rows if float(row["useful"]) < least] == []
 
 
+@pytest.mark.slow
 def test_importing_the_package_and_using_it_on_cpus_loads_no_kernel() -> None:
     """timm may import Triton itself; ours waits until a kernel is needed."""
     code = (
@@ -139,7 +145,7 @@ def test_importing_the_package_and_using_it_on_cpus_loads_no_kernel() -> None:
     assert result.stdout.strip() == "[]", result.stdout + result.stderr
 
 
-def test_says_in_words_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_why_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if importlib.util.find_spec("triton") is not None:
@@ -173,10 +179,10 @@ def test_is_the_automatic_choice_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @needs_triton
 @pytest.mark.parametrize(("value", "rows", "timed"), [("0", 128, 0), ("1", 128, 2), ("1", 64, 0)])
-def test_autotuning_times_what_suits_a_tile_and_can_be_switched_off(
+def test_autotuning_times_the_configurations_of_a_tile_and_can_be_switched_off(
     value: str, rows: int, timed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With LAPLACIANFORMER_AUTOTUNE=0 the first configuration runs, and none is timed; so with a choice of one."""
+    """With LAPLACIANFORMER_AUTOTUNE=0, or with one configuration to choose from, the first runs and none is timed."""
     from laplacianformer.ops.laplacian_kernel import triton as kernels
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

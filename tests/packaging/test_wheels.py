@@ -1,4 +1,4 @@
-"""What is released installs into an environment with nothing but torch and its like, and predicts there."""
+"""The wheels and the source distribution: a wheel installs beside torch and the other dependencies, and predicts."""
 
 import email
 import json
@@ -23,6 +23,7 @@ BINARY = "laplacianformer/_cpu.abi3.so"
 SOURCES = ("src", "csrc", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 LINUX = platform.system() == "Linux" and platform.machine() == "x86_64"
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
+pytestmark = pytest.mark.slow
 LOOK = "import json, laplacianformer; print(json.dumps([laplacianformer.__file__, laplacianformer.ops.backends()]))"
 
 

@@ -103,6 +103,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_ends_one_process_ends_all_with_its_message(trained: Path) -> None:
     said = {path.name: path.read_text() for path in trained.iterdir() if path.is_file()}
     for what, rank in (("images", 1), ("held-out", 1), ("disk", 0)):
@@ -113,6 +114,7 @@ def test_what_ends_one_process_ends_all_with_its_message(trained: Path) -> None:
     assert "of 6 images (data.corrupt_limit) can't be read; the last: " in said["held-out-0"]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_curve_of_one(trained: Path) -> None:
     """With synchronised whitening to rounding, 1e-4, also with split weights and an interruption (FSDP); without,
     each half batch is whitened by itself: 5 %."""
@@ -147,6 +149,7 @@ def workers(parent: int) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.slow
 def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     recipe = steady(tmp_path / "sync", sync=True)
     classification.train(recipe, tmp_path / "one")

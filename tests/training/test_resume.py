@@ -49,6 +49,7 @@ def assert_same_run(whole: classification.Result, resumed: classification.Result
     assert not list(resumed.folder.glob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path)
     whole = classification.train(recipe, tmp_path / "whole")
@@ -63,6 +64,7 @@ def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(tmp_path
     assert_same_run(whole, classification.train(recipe, tmp_path / "killed", resume=True))
 
 
+@pytest.mark.slow
 def test_killed_with_worker_processes_that_augment_gives_the_same_bits(tmp_path: Path) -> None:
     augment = {"crop_padding": 0, "rand_augment": "rand-m9-mstd0.5-inc1", "erase": 0.5, "color_jitter": 0.3}
     recipe = helpers.tiny(tmp_path, data={"cache": False, "workers": 1, "repeats": 2}, augment=augment)

@@ -1,4 +1,4 @@
-"""What the tests of the baselines share: layers, their attention matrices, and their points by an oracle of its own."""
+"""Shared by the tests of the baselines: layers, their attention matrices, and an oracle of their inputs."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 class Points(NamedTuple):
-    """Queries, keys and their landmarks at their places, and values: float64, (B, heads, N or m, d)."""
+    """Queries, keys and their landmarks, rotated, and values: float64, (B, heads, N or m, d)."""
 
     q: Tensor
     k: Tensor
@@ -55,12 +55,16 @@ def points(layer: GridAttention, x: Tensor, size: Size, cells: Size | None = Non
     if len(parts) == 2:
         k = q
     cells = cells or size
-    place, centre = (oracle.pool_map(oracle.coordinates(size), size, grid)[0, 0].T for grid in (size, cells))
+    position, centre = (oracle.pool_map(oracle.coordinates(size), size, grid)[0, 0].T for grid in (size, cells))
     qm, km = (oracle.pool_map(part, size, cells) for part in (q, k))
     if not layer.rope:
         return Points(q, k, v, qm, km)
     return Points(
-        oracle.rotate(q, *place), oracle.rotate(k, *place), v, oracle.rotate(qm, *centre), oracle.rotate(km, *centre)
+        oracle.rotate(q, *position),
+        oracle.rotate(k, *position),
+        v,
+        oracle.rotate(qm, *centre),
+        oracle.rotate(km, *centre),
     )
 
 

@@ -81,6 +81,7 @@ def test_one_image_does_not_depend_on_the_others(name: str, options: dict[str, A
 
 
 @pytest.mark.parametrize("name", BASELINES[1:])
+@pytest.mark.slow
 def test_one_compiled_graph_equals_eager(name: str) -> None:
     """Backward too where ops of the package's own are inside. Without positions, whose tracing takes as long again."""
     torch._dynamo.reset()
@@ -110,12 +111,12 @@ def one_block_a_stage(size: str, attention: str) -> nn.Module:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_every_width_can_be_created_with_it(name: str) -> None:
-    """One block a stage of nano and of tiny, whose widths all larger sizes have; softmax's parameters and its own."""
+    """One block per stage of nano and of tiny, whose widths all larger sizes have; softmax's parameters and its own."""
     for size in NAMES[:2]:
         model, softmax = one_block_a_stage(size, name), one_block_a_stage(size, "softmax")
         assert model(torch.empty(2, 3, 40, 56, device="meta")).shape == (2, 1000)
         dims = [stage.blocks[0].attention.dim for stage in model.stages]
-        own = {"soft": -1, "soft++": -1, "hedgehog": 2}.get(name, 0)  # tied projections; two maps a head
+        own = {"soft": -1, "soft++": -1, "hedgehog": 2}.get(name, 0)  # tied projections; two maps per head
         more = sum(dim * 32 if own > 0 else dim * (dim + 1) for dim in dims)
         assert parameters(model) == parameters(softmax) + own * more
 

@@ -24,8 +24,8 @@ def linear(layer: Any, q: Tensor, k: Tensor) -> Tensor:
 
 
 def cosformer(layer: Any, q: Tensor, k: Tensor) -> Tensor:
-    place = torch.arange(N, dtype=torch.float64)
-    return row_normalised(q.relu() @ k.relu().mT * torch.cos(math.pi / 2 * (place[:, None] - place) / N))
+    position = torch.arange(N, dtype=torch.float64)
+    return row_normalised(q.relu() @ k.relu().mT * torch.cos(math.pi / 2 * (position[:, None] - position) / N))
 
 
 def performer(layer: Any, q: Tensor, k: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def test_without_positions_only_cosformer_knows_the_order_of_the_tokens(name: st
     assert torch.allclose(moved, found[..., order, :][..., order]) == (name != "cosformer")
 
 
-def test_cosformer_takes_places_in_row_major_order() -> None:
+def test_cosformer_takes_positions_in_row_major_order() -> None:
     """For equal tokens, weights fall with the distance in the row-major order: the right neighbour before the lower."""
     layer, size = build("cosformer", rope=False), (4, 5)
     found = matrix(layer, tokens(size)[:, :1].expand(-1, 20, -1), size)[0, 0]
@@ -176,7 +176,7 @@ def test_the_draw_is_fixed_by_its_own_seed_and_kept_in_the_state() -> None:
     assert torch.equal(first(tokens(SIZE).float(), SIZE), other(tokens(SIZE).float(), SIZE))
 
 
-def test_hedgehog_features_are_two_distributions_a_token() -> None:
+def test_hedgehog_features_are_two_distributions_per_token() -> None:
     layer, x = build("hedgehog"), 5 * tokens(SIZE)
     q, k, _ = layer.project(x, SIZE)
     for features in layer.features(q, k):

@@ -20,8 +20,8 @@ def test_output_is_softmax_attention_plus_the_local_branch(rope: bool, tied: boo
     parts = F.linear(x, layer.qkv.weight, layer.qkv.bias).split(16, dim=-1)
     q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in (parts[0], parts[0 if tied else 1], parts[-1]))
     if rope:
-        place = oracle.coordinates(size)[0, 0].T
-        q, k = oracle.rotate(q, *place), oracle.rotate(k, *place)
+        position = oracle.coordinates(size)[0, 0].T
+        q, k = oracle.rotate(q, *position), oracle.rotate(k, *position)
     weights = (q @ k.mT / 8**0.5).exp()
     mixed = weights / weights.sum(-1, keepdim=True) @ v
     images = v.transpose(1, 2).flatten(2).mT.unflatten(2, size)

@@ -2,7 +2,7 @@ import pytest
 
 from laplacianformer.ops import triton_support
 
-# tests/ops/test_triton.py runs these in a process of its own.
+# tests/ops/test_triton.py runs these in a separate process.
 collect_ignore_glob = [] if triton_support.interpreted() else ["test_*.py"]
 
 
@@ -15,7 +15,7 @@ def interpreter() -> None:
 
 @pytest.fixture
 def last_program_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the programs of a launch only the last one runs, the one with the largest addresses."""
+    """Only the last program of a launch runs, the one with the largest addresses."""
     from triton.runtime import interpreter
 
     builder, run = interpreter.interpreter_builder, interpreter.InterpretedFunction.run

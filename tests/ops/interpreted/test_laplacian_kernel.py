@@ -96,12 +96,12 @@ def test_every_element_is_written_and_padding_is_not_read(n, m, d):
 def test_nan_in_one_matrix_stays_in_that_matrix(poison):
     x, y = torch.randn(3, 5, 4), torch.randn(3, 6, 4)
     clean = gradients(kernel, [x.clone().requires_grad_(), y.clone().requires_grad_()], torch.ones(3, 5, 6))
-    sick = x.clone()
-    sick[1, 2, 3] = poison
-    out = kernel(sick, y)
+    poisoned = x.clone()
+    poisoned[1, 2, 3] = poison
+    out = kernel(poisoned, y)
     assert out[1].isnan().any() == math.isnan(poison)
     assert torch.equal(out[::2], kernel(x, y)[::2])
-    grads = gradients(kernel, [sick.requires_grad_(), y.clone().requires_grad_()], torch.ones(3, 5, 6))
+    grads = gradients(kernel, [poisoned.requires_grad_(), y.clone().requires_grad_()], torch.ones(3, 5, 6))
     for a, b in zip(grads, clean, strict=True):
         assert torch.equal(a[::2], b[::2])
     assert grads[0][1].isnan().any() == math.isnan(poison)

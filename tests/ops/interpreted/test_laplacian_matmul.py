@@ -84,11 +84,11 @@ def test_nan_in_one_matrix_stays_in_that_matrix(which):
     tensors = [torch.randn(3, 5, 4), torch.randn(3, 6, 4), torch.randn(3, 6, 2)]
     clean = [tensor.clone().requires_grad_() for tensor in tensors]
     tensors[which][1, 2, 1] = math.nan
-    sick = [tensor.requires_grad_() for tensor in tensors]
-    out = product(*sick)
+    poisoned = [tensor.requires_grad_() for tensor in tensors]
+    out = product(*poisoned)
     assert out[1].isnan().any()
     assert torch.equal(out[::2], product(*clean)[::2])
-    pairs = [gradients(product, inputs, torch.ones(3, 5, 2)) for inputs in (sick, clean)]
+    pairs = [gradients(product, inputs, torch.ones(3, 5, 2)) for inputs in (poisoned, clean)]
     for a, b in zip(*pairs, strict=True):
         assert torch.equal(a[::2], b[::2])
     assert any(grad[1].isnan().any() for grad in pairs[0])
@@ -109,7 +109,7 @@ def test_the_gradient_in_several_tiles(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "shape", [(64, 3136, 49), (8192, 16, 16), (1, 1 << 18, 1 << 18), (1, 1 << 20, 1 << 20), (1, 1, 1 << 22)]
+    "shape", [(64, 3136, 49), (8192, 16, 16), (1, 1 << 18, 1 << 18), (1, 1 << 19, 1 << 19), (1, 1, 1 << 22)]
 )
 def test_weights_take_bounded_memory(shape):
     """Whatever N and M are, and every pair is in one tile."""

@@ -54,11 +54,11 @@ def test_rows_that_tie_for_the_norm_and_finite_differences_in_float64(start):
 @pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 def test_nan_in_one_matrix_stays_in_that_matrix(start, poison):
     clean, grad, function = kernel_matrix(5, 4, 3).float(), torch.randn(3, 5, 5), inverse(start, 2)
-    sick = clean.clone()
-    sick[1, 2, 3] = poison
-    assert function(sick)[1].isnan().any()
-    assert torch.equal(function(sick)[::2], function(clean)[::2])
-    ours, theirs = (gradients(function, [w.requires_grad_()], grad)[0] for w in (sick, clean))
+    poisoned = clean.clone()
+    poisoned[1, 2, 3] = poison
+    assert function(poisoned)[1].isnan().any()
+    assert torch.equal(function(poisoned)[::2], function(clean)[::2])
+    ours, theirs = (gradients(function, [w.requires_grad_()], grad)[0] for w in (poisoned, clean))
     assert ours[1].isnan().any()
     assert torch.equal(ours[::2], theirs[::2])
 
