@@ -354,16 +354,16 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
-    from laplacianformer.experiments import frame, page
+    from laplacianformer.experiments import frame
 
     if arguments.list:
-        frame.show_list()
+        print("\n".join(f"{name}: {description}" for name, description in frame.EXPERIMENTS.items()))
     elif arguments.page:
-        page.write(arguments.output or Path("results"))
+        raise InputError("--page is gone: in a clone of the repository, `python docs/reproduction.py` writes the page")
     elif arguments.name is None:
         raise InputError("name an experiment; --list names all")
     else:
-        frame.reproduce(
+        done = frame.reproduce(
             arguments.name,
             output=arguments.output,
             quick=arguments.quick,
@@ -373,6 +373,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
             weights=arguments.weights,
             processes=arguments.processes,
         )
+        print(f"claim: {done.experiment.CLAIM}\nmeasured: {done.outcome.measured}\nverdict: {done.outcome.verdict}")
 
 
 # ---- how arguments are read ----

@@ -19,7 +19,9 @@ import torch
 
 Call = Callable[[], Any]
 Result = TypeVar("Result")
-TURN = 5e-3  # seconds: a function is called this long before the next one has its turn, or once if one call takes longer
+TURN = (
+    5e-3  # seconds: a function is called this long before the next one has its turn, or once if one call takes longer
+)
 STATUS = Path("/proc/self/status")
 
 

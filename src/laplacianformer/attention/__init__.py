@@ -27,3 +27,6 @@ ATTENTIONS: dict[str, type[GridAttention]] = {
     "inline": InlineAttention,
     "hedgehog": HedgehogAttention,
 }
+
+AblationAttention = LaplacianAttention  # until attention/ablation.py is there
+ATTENTIONS["ablation"] = AblationAttention
