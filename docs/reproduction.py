@@ -1,6 +1,6 @@
 """Write docs/reproduction.md: every experiment with its plot, claim and verdict, from what is in results/.
 
-    python docs/reproduction.py
+python docs/reproduction.py
 """
 
 import argparse
