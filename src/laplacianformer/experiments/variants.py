@@ -75,7 +75,7 @@ def _draw(rows: Sequence[Row], column: str, default: str, reported: Reported, pa
         axis.plot(list(shown), list(shown.values()), **style | {"linestyle": "none"}, label=label)
     axis.set_xticks(range(len(found)), [textwrap.fill(name, 14) for name in found])
     axis.set_xlim(-0.5, len(found) - 0.5)
-    tidy(axis, x="", y=f"top-1 minus that of {default}, points")
+    tidy(axis, x="", y="difference in top-1, points")
     axis.set_title(f"{default}: {summary(base).mean:.1f} % top-1, mean of {len(base)}", fontsize=10)
     drawn.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     save(drawn, path)
