@@ -18,6 +18,7 @@ from laplacianformer.experiments import (
     kernel_convergence,
     kernels,
     qk_distances,
+    reproduce,
     scale,
     solver_accuracy,
     trainings,
@@ -225,6 +226,14 @@ def test_faster_convergence_is_told_from_a_better_end() -> None:
     ]
     mirrored = [point | {"variant": point["variant"].replace(", x", ", gaussian")} for point in mirrored]
     assert kernel_convergence.judge(mirrored).verdict == "disagrees"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_quick_form_of_the_defaults_trains_a_few_choices(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = reproduce("defaults", output=None, quick=True).outcome
+    assert outcome.verdict == "not confirmed at this scale"
+    assert len(read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")) == len(defaults.QUICK)
 
 
 def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:

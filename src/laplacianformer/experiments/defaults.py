@@ -4,7 +4,7 @@ The crossed Gram matrix is the paper's equation, k(Qm, Km); the default is the p
 4 x 4 landmarks, so its gain of 4 is sqrt(m). results/decisions has the first evidence, from an earlier script.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from laplacianformer.experiments import variants
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
+from laplacianformer.experiments.statistics import Summary
 from laplacianformer.experiments.trainings import DEFAULT, compared, runs_of, train, with_arguments
 from laplacianformer.plots.figure import new_figure, save
 
@@ -34,10 +35,12 @@ CHOICES = {
     EXACT: with_arguments(solver="cholesky"),
     **CROSSED,
 }
+QUICK = ("default", "gain 1", "2 steps", "crossed, 6 steps")
 
 
 def run(settings: Settings) -> Outcome:
-    rows = train(settings, runs_of(settings, CHOICES, "choice"))
+    chosen = {name: CHOICES[name] for name in QUICK} if settings.quick else CHOICES
+    rows = train(settings, runs_of(settings, chosen, "choice"))
     _draw(rows, settings.results / "defaults.png")
     return judge(rows)
 
@@ -47,7 +50,7 @@ def judge(rows: Sequence[Row]) -> Outcome:
     found = {name: difference for name, (_, difference) in compared(rows, "choice", "default").items()}
     if any(difference.clear and difference.mean > 0 for difference in found.values()):
         return Outcome(measured, "disagrees")
-    return Outcome(measured, variants.verdict_of_parts([found[name].clear for name in CROSSED]))
+    return Outcome(measured, variants.verdict_of_parts([found[name].clear for name in CROSSED if name in found]))
 
 
 def _draw(rows: Sequence[Row], path: Path) -> None:
@@ -55,20 +58,24 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
     found = {name: own for name, (own, _) in compared(rows, "choice", "default").items()}
     drawn = new_figure(9, 3.6)
     left, right = drawn.subplots(1, 2, sharey=True)
-    gains = {"0.5": "gain 0.5", "1": "gain 1", "4 (default)": "default", "learned": "gain learned"}
-    _errorbars(left, range(len(gains)), [found[name] for name in gains.values()], STYLES[0] | {"linestyle": "none"})
-    left.set_xticks(range(len(gains)), list(gains))
+    gains = {"gain 0.5": "0.5", "gain 1": "1", "default": "default", "gain learned": "learned"}
+    _errorbars(left, {x: found.get(name) for x, name in enumerate(gains)}, STYLES[0] | {"linestyle": "none"})
+    left.set_xticks(range(len(gains)), list(gains.values()))
     tidy(left, x="gain of the whitened part", y="held-out top-1, %")
-    for style, label, prefix in ((STYLES[0], "among the keys (default)", ""), (STYLES[1], "crossed", "crossed, ")):
-        names = [f"{prefix}{steps} steps" if prefix or steps != DEFAULT_STEPS else "default" for steps in STEPS]
-        _errorbars(right, STEPS, [found[name] for name in names], style, label=f"W {label}")
-        right.axhline(found[f"{prefix}{EXACT}"].mean, color=style["color"], linestyle=":", label=f"W {label}, {EXACT}")
+    for style, label, prefix in ((STYLES[0], "W among the keys (default)", ""), (STYLES[1], "W crossed", "crossed, ")):
+        names = {steps: f"{prefix}{steps} steps" for steps in STEPS}
+        if not prefix:
+            names[DEFAULT_STEPS] = "default"
+        _errorbars(right, {steps: found.get(name) for steps, name in names.items()}, style, label=label)
+        if exact := found.get(f"{prefix}{EXACT}"):
+            right.axhline(exact.mean, color=style["color"], linestyle=":", label=f"{label}, {EXACT}")
     right.set_xticks(STEPS)
     tidy(right, x="Newton-Schulz steps", y="")
     drawn.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     save(drawn, path)
 
 
-def _errorbars(axis: Any, x: Sequence[int], summaries: Sequence[Any], style: dict[str, Any], **options: Any) -> None:
-    means, deviations = zip(*summaries, strict=True)
-    axis.errorbar(list(x), means, deviations, **style, **options, markersize=5, capsize=3)
+def _errorbars(axis: Any, by_x: Mapping[int, Summary | None], style: dict[str, Any], label: str | None = None) -> None:
+    known = {x: own for x, own in by_x.items() if own is not None}
+    means, deviations = ([own[part] for own in known.values()] for part in (0, 1))
+    axis.errorbar(list(known), means, deviations, **style, label=label, markersize=5, capsize=3)
