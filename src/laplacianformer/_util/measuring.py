@@ -7,7 +7,6 @@ that of one call, best measured in a process of its own (`in_child`), which star
 import ctypes
 import multiprocessing
 import re
-import resource
 import statistics
 import time
 from collections import deque
@@ -102,6 +101,8 @@ def peak_memory(call: Call, device: str = "cpu") -> float:
 
 def limit_memory(fraction: float) -> None:
     """Let this process take at most this fraction of the free memory: allocating more raises instead of swapping."""
+    import resource  # not on Windows
+
     free = int(_kilobytes(Path("/proc/meminfo"), "MemAvailable") * 1024 * fraction)
     in_use = _kilobytes(STATUS, "VmData") * 1024
     resource.setrlimit(resource.RLIMIT_DATA, (in_use + free, resource.RLIM_INFINITY))

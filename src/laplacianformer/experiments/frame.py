@@ -1,5 +1,6 @@
 """The frame of every experiment: what the paper claims, how the experiment is run, and the verdict."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -7,7 +8,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import write_json
 from laplacianformer._util.provenance import provenance
-from laplacianformer.experiments.sweep import Progress, silent
 
 Verdict = Literal["agrees", "agrees in part", "disagrees", "not confirmed at this scale"]
 
@@ -30,6 +30,12 @@ EXPERIMENTS = {
     "gradients": "appendix: the gradient of both kernels as two points approach each other",
     "defaults": "where the paper is silent: gain, Gram matrix and number of steps of the default layer",
 }
+
+Progress = Callable[[int, int], None]  # called with the number of finished trainings and of all trainings
+
+
+def silent(finished: int, total: int) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True)

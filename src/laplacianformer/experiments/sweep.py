@@ -12,13 +12,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.provenance import provenance
+from laplacianformer.experiments.frame import Progress, silent
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
 
 PROGRAM = (sys.executable, "-m", "laplacianformer")
@@ -28,11 +29,6 @@ SCORES = ("validation_", "box_", "mask_")  # prefixes of the columns of metrics.
 # The same model under another name: `LaplacianAttention` had the options of the comparisons itself once. Leaving it out
 # of the key keeps the rows of earlier trainings valid, which computed the same numbers.
 ABLATION = "model.args.attention=ablation"
-Progress = Callable[[int, int], None]  # called with the number of finished trainings and of all
-
-
-def silent(finished: int, total: int) -> None:
-    """Show no progress."""
 
 
 @dataclass(frozen=True)
