@@ -1,10 +1,10 @@
-"""Triton as a compiler, with no GPU. Import it before Triton and kernels: it settles how they are compiled."""
+"""Triton as a compiler, without a GPU. Import this before Triton and the kernels: it sets how they are compiled."""
 
 import os
 import tempfile
 from typing import Any
 
-# Kernels are compiled, not interpreted, into a cache of their own, and no GPU is looked for.
+# Kernels are compiled, not interpreted, into a separate cache, and without looking for a GPU.
 os.environ.pop("TRITON_INTERPRET", None)
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 _CACHE = tempfile.TemporaryDirectory()
@@ -12,7 +12,7 @@ os.environ["TRITON_CACHE_DIR"] = _CACHE.name
 
 
 def compiled(architecture: str, options: dict[str, Any], **source: Any) -> Any:
-    """A kernel for an architecture, "90" or "gfx942". `source`: fn, signature, constexprs and attrs of Triton's."""
+    """A kernel for an architecture, such as "90" or "gfx942". `source`: the arguments of Triton's ASTSource."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

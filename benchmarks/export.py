@@ -1,11 +1,11 @@
-"""The ways to run a model on a CPU, in interleaved rounds: time, peak memory, and the size of the file.
+"""The ways to run a model on a CPU, in interleaved rounds: time, peak memory, and file size.
 
     python benchmarks/export.py --files runs/export                    nano and tiny at 224 pixels, 1 and 2 threads
     python benchmarks/export.py --models laplacianformer_nano --size 64 --threads 1 --seconds 0.2       to try it
 
-One image at a time, random weights. Writes results/export/speed.csv. The peak is that of the first call, once the model
-is loaded and compiled, beyond what the process had before it. Compiling takes minutes: with `--files`, what was
-compiled is kept there and used again.
+One image at a time, random weights. Writes results/benchmarks/export/speed.csv. The peak memory is that of the first
+call after the model is loaded and compiled, beyond what the process had before. Compiling takes minutes: with
+`--files`, compiled models are kept there and used again.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from typing import Any
 
 import timm
 import torch
-from measure import Call, in_child
-from models import Row, compare, show, write
+from comparing import RESULTS, compare, parser_of, progress, show
 from safetensors.torch import save_model
 from torch import nn
 
+from laplacianformer._util.measuring import Call, in_child
 from laplacianformer._util.provenance import provenance
+from laplacianformer.experiments.rows import Row, write_rows
 
-RESULTS = Path(__file__).parent.parent / "results" / "export"
 FILES = {
     "eager": "model.safetensors",
     "torch.compile": "model.safetensors",
@@ -35,27 +35,27 @@ FILES = {
     "onnxruntime": "model.onnx",
     "onnxruntime, int8": "int8.onnx",
 }
-ANY_SIZE = "aot_inductor, any size"  # of nano alone: compiling the others takes long, and says the same
+ANY_SIZE = "aot_inductor, any size"  # only for nano: compiling the others takes long and shows the same
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["laplacianformer_nano", "laplacianformer_tiny"], metavar="NAME")
-    parser.add_argument("--size", type=int, default=224, help="pixels (default: %(default)s)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="(default: 1 2)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="a measured call (default: %(default)s)")
-    parser.add_argument("--files", type=Path, metavar="DIR", help="where exports are kept (default: nowhere)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/export)")
+    parser = parser_of(__doc__, RESULTS / "export")
+    names = ["laplacianformer_nano", "laplacianformer_tiny"]
+    parser.add_argument("--models", nargs="+", default=names, metavar="NAME", help="(default: nano and tiny)")
+    parser.add_argument("--size", type=int, default=224, metavar="PIXELS", help="image size (default: %(default)s)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="(default: 1 2)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="measuring time per function (default: %(default)s)")
+    parser.add_argument("--files", type=Path, metavar="DIR", help="folder that keeps the exports (default: none)")
     arguments = parser.parse_args()
     rows: list[Row] = []
     with nullcontext(arguments.files) if arguments.files else tempfile.TemporaryDirectory() as kept:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(kept).resolve() / "compiled"))
-        for name in arguments.models:
+        for name in progress(arguments.models, "export"):
             folder = Path(kept) / f"{name}-{arguments.size}"
             in_child(partial(export, name, folder, arguments.size))
             for threads in arguments.threads:
                 rows += measure(name, folder, threads, arguments)
-                write(rows, arguments.output / "speed.csv")
+                write_rows(arguments.output / "speed.csv", rows)
     show(rows)
 
 
@@ -77,7 +77,7 @@ def ways(name: str) -> list[str]:
 
 
 def export(name: str, folder: Path, size: int) -> None:
-    """The files of a model that are not there yet."""
+    """Write the files of a model that do not exist yet."""
     from laplacianformer.export.aot_inductor import to_pt2
     from laplacianformer.export.int8 import quantised
     from laplacianformer.export.onnx_model import to_onnx
@@ -120,7 +120,7 @@ def runner(way: str, name: str, file: bytes) -> Callable[[torch.Tensor], Any]:
     if way.startswith("aot_inductor"):
         return pt2_runner(file)
     model: nn.Module = create(name)
-    # One compilation for every number of threads, as the packages have it.
+    # One compilation for every number of threads, as in the .pt2 packages.
     return torch.compile(model, options={"cpp.dynamic_threads": True}) if way == "torch.compile" else model
 
 

@@ -1,24 +1,23 @@
-"""Top-1 of the weights inside the package, and of the ONNX files made from them, on CIFAR-10.
+"""Top-1 of the weights in the package, and of the ONNX files made from them, on CIFAR-10.
 
     python benchmarks/export_accuracy.py cifar10/          DIR/val/CLASS/*.png, or what `laplacianformer eval` reads
 
-Writes results/export/accuracy.csv. `difference` is the largest of the logits on random images, over the largest logit.
+Writes results/benchmarks/export/accuracy.csv. `difference` is the largest difference of a logit on random images, over
+the largest logit.
 """
 
-import argparse
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from export import RESULTS
-from measure import in_child
-from models import Row, show, write
+from comparing import RESULTS, parser_of, show
 from torch import nn
 
 from laplacianformer import assets as shipped
 from laplacianformer import weights
+from laplacianformer._util.measuring import in_child
 from laplacianformer._util.provenance import provenance
 from laplacianformer.classification import evaluation as evaluate
+from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.export.check import Runner, differences
 from laplacianformer.export.int8 import quantised
 from laplacianformer.export.onnx_model import onnx_runner, to_onnx
@@ -26,7 +25,7 @@ from laplacianformer.export.trace import exportable
 
 
 class Run(nn.Module):
-    """A function as the model that is evaluated."""
+    """A function in the form of a model, to be evaluated like one."""
 
     def __init__(self, run: Runner) -> None:
         super().__init__()
@@ -34,12 +33,11 @@ class Run(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", metavar="[READER:]DIR")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/export)")
+    parser = parser_of(__doc__, RESULTS / "export")
+    parser.add_argument("data", metavar="[READER:]DIR", help="CIFAR-10, as `laplacianformer eval --data` takes it")
     arguments = parser.parse_args()
     rows = in_child(partial(measure, arguments.data))
-    write(rows, arguments.output / "accuracy.csv")
+    write_rows(arguments.output / "accuracy.csv", rows)
     show(rows)
 
 

@@ -1,26 +1,22 @@
-"""Backbones at the size that detectors see: time and peak memory of the feature maps of one image, in one run.
+"""Backbones at the image size of detectors: time and peak memory of the feature maps of one image, in one run.
 
-    python benchmarks/high_resolution.py                             writes results/detection/high_resolution.csv
+    python benchmarks/high_resolution.py                  writes results/benchmarks/detection/high_resolution.csv
     python benchmarks/high_resolution.py --threads 2 --seconds 20
 
-800 x 1333 pixels, padded to 800 x 1344 as detectors do. Forward, and forward with backward. Each model computes its
-feature maps of strides 4 to 32, as under a feature pyramid.
+800 x 1333 pixels, padded to 800 x 1344 as detectors do. A forward pass, and one with its backward pass. Each model
+computes its feature maps of strides 4 to 32, as for a feature pyramid.
 """
 
-import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Call, in_child
-from models import Comparison, Row, compare, run, show, write
+from comparing import RESULTS, Builders, Comparison, add_measuring, compare_all, inference_or_training, parser_of
 
-from laplacianformer._util.provenance import provenance
+from laplacianformer._util.measuring import Call
 from laplacianformer.detection.backbone import FeatureMaps
 
-RESULTS = Path(__file__).parent.parent / "results" / "detection"
 SIZE = (800, 1344)
 BACKBONES: dict[str, dict[str, Any]] = {
     "laplacianformer_tiny": {},
@@ -30,23 +26,15 @@ BACKBONES: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="(default: %(default)s)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="a measured call (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/detection)")
+    parser = parser_of(__doc__, RESULTS / "detection")
+    add_measuring(parser, seconds=10.0)
     arguments = parser.parse_args()
-    origin = in_child(partial(provenance, arguments.device))
-    rows: list[Row] = []
-    for labels, builders, base in comparisons():
-        rows += [labels | row | origin for row in compare(builders, base, arguments)]
-        write(rows, arguments.output / "high_resolution.csv")
-    show(rows)
+    compare_all(comparisons(), arguments.output / "high_resolution.csv", arguments)
 
 
 def comparisons() -> Iterator[Comparison]:
     for training in (False, True):
-        builders: dict[str, Callable[[], Call]] = {name: partial(build, name, training) for name in BACKBONES}
+        builders: Builders = {name: partial(build, name, training) for name in BACKBONES}
         yield {"height": 800, "width": 1333, "padded_width": 1344, "training": training}, builders, "pvt_v2_b1"
 
 
@@ -57,7 +45,7 @@ def build(name: str, training: bool) -> Call:
     def forward() -> torch.Tensor:
         return sum(features.mean() for features in maps(images).values())
 
-    return run(forward, training)
+    return inference_or_training(forward, training)
 
 
 if __name__ == "__main__":

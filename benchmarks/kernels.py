@@ -1,122 +1,179 @@
-"""The speed of the kernels: against other ways to compute the same, and against the machine's limit.
+"""Speed of the kernels at the sizes of the models: against other libraries, and against the limit of the machine.
 
-    python benchmarks/kernels.py [--quick] [--device cuda] [--output results/kernel-speed]
+    python benchmarks/kernels.py             writes results/benchmarks/kernels/kernels.csv and kernels.png
+    python benchmarks/kernels.py --quick     only the lines with rivals, to compare two versions of the package
 
-Rivals beside torch are measured where they are installed: pip install scikit-learn pykeops.
+This is the benchmark of a release. The paper's figure of run time against size, on every backend, is the experiment
+`laplacianformer reproduce kernel-time`. Rivals other than torch are measured if they are installed:
+pip install scikit-learn pykeops.
 
-Everything of one line of the table is timed in turn, in one run, and given as ratios: numbers of
-different runs on shared machines don't compare. The limit is a register-only loop of subtract, absolute
-value, add on the same instruction set and threads, timed in the same turns; it exists in two forms, with a
-plain subtraction and with a fused multiply-subtract (faster where multiply-add has units of its own), and
-shares are given of the faster one ("share") and of the plain one ("share_plain"). Ratios are of medians, and
-in brackets of fastest times, which others' work on the machine disturbs less. Memory that is freed is kept, so that
-nobody's time is that of asking the system for it. There is no limit measured on GPUs.
+All methods of one line are timed in interleaved rounds of one run and compared by ratios: times of different runs on
+shared machines can't be compared. The limit is a register-only loop of subtract, absolute value and add, with the same
+instruction set and threads, timed in the same rounds. It exists in two forms, with a plain subtraction and with a fused
+multiply-subtract (faster where multiply-add has units of its own); `fraction_of_limit` refers to the faster one,
+`fraction_of_plain_limit` to the plain one. Ratios are medians of the ratios of each round, and (`_fastest`, in
+brackets) ratios of the fastest times, which other load on the machine disturbs less. Freed memory is kept, so that no
+method pays for requesting it from the operating system. On GPUs no limit is measured.
 """
 
-import argparse
-import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import interleaved, keep_freed_memory, quotient
+from comparing import RESULTS, parser_of
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer._util.measuring import Call, interleaved, keep_freed_memory, quotient
 from laplacianformer._util.provenance import provenance
+from laplacianformer.experiments import rivals
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
+from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.ops import cpu_extension
 from laplacianformer.plots.figure import new_figure, save
 
-RESULTS = Path(__file__).parent.parent / "results" / "kernel-speed"
 SCALE = 4.0
 BACKENDS = {"cpu": "cpu", "cuda": "triton"}
-RIVALS = {"compile": "torch.compile", "cdist": "torch.cdist", "sklearn": "scikit-learn", "keops": "KeOps"}
-ROUNDS = 20_000
+LABELS = {"compile": "torch.compile", "cdist": "torch.cdist", "sklearn": "scikit-learn", "keops": "KeOps"}
+ROUNDS = 20_000  # of the loop that measures the limit
 BASE = {"batch": 8, "n": 3136, "m": 49, "d": 32}
 LENGTHS = (49, 784, 3136, 12544, 50176)
-WHAT = ("kernel", "product", "reduction")
-
-
-def broadcast_kernel(x: Tensor, y: Tensor) -> Tensor:
-    return torch.exp((x[:, :, None] - y[:, None]).abs().sum(-1) / -SCALE)
-
-
-def broadcast_product(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
-    return broadcast_kernel(x, y) @ values
-
-
-def cdist_kernel(x: Tensor, y: Tensor) -> Tensor:
-    return torch.cdist(x, y, p=1.0).div(-SCALE).exp()
-
-
-def ours_kernel(x: Tensor, y: Tensor) -> Tensor:
-    return ops.laplacian_kernel(x, y, SCALE, backend=BACKENDS[x.device.type])
-
-
-def ours_product(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
-    return ops.laplacian_matmul(x, y, values, SCALE, backend=BACKENDS[x.device.type])
-
-
-def cdist_product(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
-    return cdist_kernel(x, y) @ values
-
-
-def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    torch._dynamo.reset()
-    return torch.compile(function, dynamic=False)
-
-
-def sklearn_kernel() -> Callable[[Tensor, Tensor], object] | None:
-    try:
-        from sklearn.metrics.pairwise import laplacian_kernel
-    except ImportError:
-        return None
-    return lambda x, y: [
-        laplacian_kernel(a, b, gamma=1 / SCALE) for a, b in zip(x.detach().numpy(), y.detach().numpy(), strict=True)
-    ]
-
-
-def keops_product() -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    try:
-        from pykeops.torch import LazyTensor
-    except ImportError:
-        return None
-
-    def product(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
-        distance = (LazyTensor(x[:, :, None].contiguous()) - LazyTensor(y[:, None].contiguous())).abs().sum(-1)
-        return (-distance / SCALE).exp() @ values
-
-    return product
-
-
-def forward(function: Callable[..., Any], inputs: list[Tensor]) -> Callable[[], object]:
-    def call() -> object:
-        with torch.no_grad():
-            return function(*inputs)
-
-    return call
-
-
-def forward_backward(function: Callable[..., Tensor], inputs: list[Tensor]) -> Callable[[], object]:
-    leaves = [t.clone().requires_grad_() for t in inputs]
-    with torch.no_grad():
-        grad = torch.randn_like(function(*inputs))
-    return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
-
-
-PHASES: dict[str, Callable[[Callable[..., Any], list[Tensor]], Callable[[], object]]] = {
-    "forward": forward,
-    "forward_backward": forward_backward,
+WHAT = ("kernel", "product", "reduction")  # queries x landmarks, its product with values, and landmarks x keys
+PHASES: dict[str, Callable[[Callable[..., Any], list[Tensor]], Call]] = {
+    "forward": rivals.forward,
+    "forward_backward": rivals.forward_backward,
 }
 
 
-def limit(fused: bool) -> Callable[[], object]:
-    level = cpu_extension.level()
-    return lambda: torch.ops.laplacianformer_cpu.peak(ROUNDS, fused, level)
+def main() -> None:
+    parser = parser_of(__doc__, RESULTS / "kernels")
+    parser.add_argument("--device", choices=BACKENDS, default="cpu", help="(default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="only the six lines with rivals, on all threads")
+    parser.add_argument("--seconds", type=float, default=1.0, help="measuring time per function (default: %(default)s)")
+    arguments = parser.parse_args()
+    name = BACKENDS[arguments.device]
+    if (reason := ops.backends()[name]) is not None:
+        parser.exit(1, f"the {name} backend can't run: {reason}\n")
+    warnings.filterwarnings("ignore")
+    torch.manual_seed(0)
+    keep_freed_memory()
+    origin = provenance(arguments.device)
+    if arguments.device == "cpu":
+        origin["level"] = cpu_extension.LEVELS[cpu_extension.level()]
+    print(", ".join(f"{key} {value}" for key, value in origin.items()))
+    rows: list[Row] = []
+    for line in lines(arguments.quick, arguments.seconds, arguments.device):
+        show(line)
+        rows += [row | origin for row in line]
+        write_rows(arguments.output / "kernels.csv", rows)
+    draw(rows, arguments.output / "kernels.png")
+
+
+def lines(quick: bool, seconds: float, device: str) -> Iterator[list[Row]]:
+    """The rows of one line of the output at a time."""
+    threads = torch.get_num_threads()
+    for d in (32, 64):
+        for what in WHAT:
+            yield measure(BASE | {"d": d}, what, seconds, device)
+    if quick:
+        return
+    torch.set_num_threads(1)
+    for d in (32, 64):
+        yield measure(BASE | {"d": d}, "kernel", seconds, device)
+    torch.set_num_threads(threads)
+    for m in (1, 16, 196, 1024):
+        yield measure(BASE | {"m": m}, "kernel", seconds, device, against_rivals=False)
+    for what in WHAT:
+        yield from measure_growth(what, seconds, device)
+
+
+def measure(case: dict[str, int], what: str, seconds: float, device: str, *, against_rivals: bool = True) -> list[Row]:
+    """One case, forward and with backward, against rivals and the limit."""
+    methods = methods_of(what, device) if against_rivals else {"ours": ours(what, device)}
+    inputs = inputs_of(case, what, device)
+    rows: list[Row] = []
+    for phase, make in PHASES.items():
+        calls = {name: make(f, inputs) for name, f in methods.items() if phase == "forward" or name != "sklearn"}
+        timed = interleaved(calls | limits(device), seconds, device=device)
+        rows += rows_of(labels_of(case, what, phase, growth=False), timed, math.prod(case.values()))
+    return rows
+
+
+def measure_growth(what: str, seconds: float, device: str) -> Iterator[list[Row]]:
+    """Our op for each N, all in the same rounds. `slope`: of log(time) over log(N), from 3136 to the largest N."""
+    cases = [BASE | {"n": n} for n in LENGTHS]
+    found: dict[int, list[Row]] = {n: [] for n in LENGTHS}
+    for phase, make in PHASES.items():
+        calls = {str(case["n"]): make(ours(what, device), inputs_of(case, what, device)) for case in cases}
+        timed = interleaved(calls | limits(device), seconds, device=device)
+        ratio = quotient(timed["each"], str(LENGTHS[-1]), str(BASE["n"]))
+        slope = math.log(ratio) / math.log(LENGTHS[-1] / BASE["n"])
+        for case in cases:
+            names = {str(case["n"]): "ours"} | {name: name for name in limits(device)}
+            own = {key: {new: timed[key][old] for old, new in names.items()} for key in ("times", "each")}
+            own["cpu_over_wall"] = timed["cpu_over_wall"]
+            labels = labels_of(case, what, phase, growth=True)
+            found[case["n"]] += [row | {"slope": slope} for row in rows_of(labels, own, math.prod(case.values()))]
+    yield from found.values()
+
+
+def labels_of(case: dict[str, int], what: str, phase: str, *, growth: bool) -> Row:
+    return {"what": what, "phase": phase} | case | {"threads": torch.get_num_threads(), "growth": growth}
+
+
+def rows_of(labels: Row, timed: dict[str, Any], elements: int) -> list[Row]:
+    """One row per method: its times, and over those of ours; for ours, what fraction of the limit it reaches."""
+    times = timed["times"]
+    over_ours = {name: quotient(timed["each"], name, "ours") for name in times}
+    fastest = {name: times[name]["fastest_ms"] / times["ours"]["fastest_ms"] for name in times}
+    rows = []
+    for name, own in times.items():
+        row = labels | {"method": name} | own | {"cpu_over_wall": timed["cpu_over_wall"]}
+        if name in LABELS:
+            row |= {"over_ours": over_ours[name], "over_ours_fastest": fastest[name]}
+        elif name == "ours" and "limit_plain" in times:
+            for suffix, ratios in (("", over_ours), ("_fastest", fastest)):
+                plain, fused = (ratios[limit] / peak_elements() * elements for limit in ("limit_plain", "limit_fused"))
+                row |= {f"fraction_of_limit{suffix}": min(plain, fused), f"fraction_of_plain_limit{suffix}": plain}
+        rows.append(row)
+    return rows
+
+
+def methods_of(what: str, device: str) -> dict[str, Callable[..., Any]]:
+    """Ours, and the rivals that are installed and can run on this device."""
+    if what == "kernel":
+        plain, cdist = rivals.plain_kernel, rivals.cdist_kernel
+        other = {"sklearn": rivals.sklearn_kernel() if device == "cpu" else None}
+    else:
+        plain, cdist = rivals.plain_matmul, rivals.cdist_matmul
+        other = {"keops": rivals.keops_matmul()}
+    found = {"compile": rivals.compiled(lambda *inputs: plain(*inputs, SCALE)), "cdist": partial(cdist, scale=SCALE)}
+    found |= {name: partial(function, scale=SCALE) for name, function in other.items() if function is not None}
+    return {"ours": ours(what, device)} | found
+
+
+def ours(what: str, device: str) -> Callable[..., Tensor]:
+    op = ops.laplacian_kernel if what == "kernel" else ops.laplacian_matmul
+    return partial(op, scale=SCALE, backend=BACKENDS[device])
+
+
+def inputs_of(case: dict[str, int], what: str, device: str) -> list[Tensor]:
+    x, y = (torch.randn(case["batch"], count, case["d"], device=device) * 0.5 for count in (case["n"], case["m"]))
+    if what == "reduction":
+        x, y = y, x
+    return [x, y] if what == "kernel" else [x, y, torch.randn(case["batch"], y.shape[1], 32, device=device)]
+
+
+def limits(device: str) -> dict[str, Call]:
+    if device != "cpu":
+        return {}
+    peak, level = torch.ops.laplacianformer_cpu.peak, cpu_extension.level()
+    return {"limit_plain": partial(peak, ROUNDS, False, level), "limit_fused": partial(peak, ROUNDS, True, level)}
 
 
 def peak_elements() -> int:
@@ -124,128 +181,45 @@ def peak_elements() -> int:
     return elements * ROUNDS
 
 
-def with_shares(row: dict[str, Any], elements: int) -> dict[str, Any]:
-    """Adds, to a row whose times hold the limit and `ours`, the ratios to the rivals and the shares of the limit.
-
-    Medians of the ratios of each round, and the ratios of the fastest times.
-    """
-    each, times = row.pop("each"), row["times"]
-    ratios = {
-        "": {name: quotient(each, name, "ours") for name in times if name != "ours"},
-        "_fastest": {n: t["fastest_ms"] / times["ours"]["fastest_ms"] for n, t in times.items() if n != "ours"},
-    }
-    for suffix, found in ratios.items():
-        # The time of the limit for as many elements.
-        limits = [found.pop(n) / peak_elements() * elements for n in ("limit_plain", "limit_fused") if n in found]
-        row[f"ratio{suffix}"] = found
-        if limits:
-            row[f"share{suffix}"], row[f"share_plain{suffix}"] = min(limits), limits[0]
-    return row
-
-
-def given(case: dict[str, int], what: str, device: str) -> list[Tensor]:
-    """Inputs of kernel and product (queries against landmarks) or reduction (landmarks against keys)."""
-    batch, n, m, d = (case[key] for key in ("batch", "n", "m", "d"))
-    x, y = (torch.randn(batch, rows, d, device=device) * 0.5 for rows in (n, m))
-    if what == "reduction":
-        x, y = y, x
-    return [x, y] if what == "kernel" else [x, y, torch.randn(batch, y.shape[1], 32, device=device)]
+def show(rows: list[Row]) -> None:
+    for phase, group in groupby(rows, key=lambda row: row["phase"]):
+        by_method = {row["method"]: row for row in group}
+        own = by_method["ours"]
+        case = f"B*H={own['batch']} N={own['n']} M={own['m']} d={own['d']} threads={own['threads']}"
+        parts = [f"{own['what']:9} {case:44} {phase:16} {own['median_ms']:8.2f} ms"]
+        if "fraction_of_limit" in own:
+            reached, fastest = own["fraction_of_limit"], own["fraction_of_limit_fastest"]
+            plain = own["fraction_of_plain_limit"]
+            parts.append(f"{reached:.0%} ({fastest:.0%}) of the limit, {plain:.0%} of the plain one")
+        parts += [
+            f"{name} {row['over_ours']:.1f}x ({row['over_ours_fastest']:.1f}x)"
+            for name, row in by_method.items()
+            if "over_ours" in row
+        ]
+        if "slope" in own:
+            parts.append(f"slope {own['slope']:.3f}")
+        print("  ".join([*parts, f"cpu/wall {own['cpu_over_wall']:.2f}"]), flush=True)
 
 
-def ours(what: str) -> Callable[..., Tensor]:
-    return ours_kernel if what == "kernel" else ours_product
-
-
-def limits(device: str) -> dict[str, Callable[[], object]]:
-    return {"limit_plain": limit(False), "limit_fused": limit(True)} if device == "cpu" else {}
-
-
-def size_of(case: dict[str, int]) -> int:
-    return case["batch"] * case["n"] * case["m"] * case["d"]
-
-
-def measure(case: dict[str, int], what: str, rivals: bool, seconds: float, device: str) -> dict[str, Any]:
-    """One line, against rivals or the limit alone."""
-    one = what == "kernel"
-    functions: dict[str, Callable[..., Any] | None] = {"ours": ours(what)}
-    if rivals:
-        functions["compile"] = compiled(broadcast_kernel if one else broadcast_product)
-        functions["cdist"] = cdist_kernel if one else cdist_product
-        functions |= {"sklearn": sklearn_kernel() if device == "cpu" else None} if one else {"keops": keops_product()}
-    available = {name: f for name, f in functions.items() if f is not None}
-    row: dict[str, Any] = dict(case) | {"what": what, "threads": torch.get_num_threads(), "scaling": False}
-    inputs = given(case, what, device)
-    for phase, make in PHASES.items():
-        calls = {k: make(f, inputs) for k, f in available.items() if (k, phase) != ("sklearn", "forward_backward")}
-        timed = interleaved(calls | limits(device), seconds, device=device)
-        row[phase] = with_shares(timed, size_of(case))
-    return row
-
-
-def measure_growth(what: str, seconds: float, device: str) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """A line for each N, all of them in turn, and the log-log slopes of time against N from 3136 on."""
-    lines = [BASE | {"n": n} for n in LENGTHS]
-    rows: list[dict[str, Any]] = [
-        dict(line) | {"what": what, "threads": torch.get_num_threads(), "scaling": True} for line in lines
-    ]
-    slopes = {}
-    for phase, make in PHASES.items():
-        calls = {str(line["n"]): make(ours(what), given(line, what, device)) for line in lines}
-        timed = interleaved(calls | limits(device), seconds, device=device)
-        for line, row in zip(lines, rows, strict=True):
-            names = {str(line["n"]): "ours"} | {name: name for name in limits(device)}
-            own = {key: {new: timed[key][old] for old, new in names.items()} for key in ("times", "each")}
-            row[phase] = with_shares(own | {"cpu_over_wall": timed["cpu_over_wall"]}, size_of(line))
-        ratio, growth = quotient(timed["each"], str(LENGTHS[-1]), str(BASE["n"])), LENGTHS[-1] / BASE["n"]
-        slopes[f"{what} {phase}"] = math.log(ratio) / math.log(growth)
-    return rows, slopes
-
-
-def cases(quick: bool) -> list[tuple[dict[str, int], str, bool, int]]:
-    """(shape, what, with rivals, threads)."""
-    threads = torch.get_num_threads()
-    result = [(BASE | {"d": d}, what, True, threads) for d in (32, 64) for what in WHAT]
-    if quick:
-        return result
-    result += [(BASE | {"d": d}, "kernel", True, 1) for d in (32, 64)]
-    return result + [(BASE | {"m": m}, "kernel", False, threads) for m in (1, 16, 196, 1024)]
-
-
-def show(row: dict[str, Any]) -> None:
-    shape = f"B*H={row['batch']} N={row['n']} M={row['m']} d={row['d']} threads={row['threads']}"
-    for phase in ("forward", "forward_backward"):
-        part = row[phase]
-        ratios = "  ".join(
-            f"{name} {ratio:.1f}x ({part['ratio_fastest'][name]:.1f}x)" for name, ratio in part["ratio"].items()
-        )
-        share = ""
-        if "share" in part:
-            share = (
-                f"{part['share']:.0%} ({part['share_fastest']:.0%}) of the limit, {part['share_plain']:.0%} of plain"
-            )
-        time = part["times"]["ours"]["median_ms"]
-        busy = part["cpu_over_wall"]
-        print(
-            f"{row['what']:9} {shape:44} {phase:16} {time:8.2f} ms  {share}  {ratios}  cpu/wall {busy:.2f}", flush=True
-        )
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """How many times longer the others take, and how time grows with N."""
-    scaling = [row for row in rows if row["scaling"]]
-    figure = new_figure(12 if scaling else 7, 6)
-    axes = figure.subplots(1, 2 if scaling else 1, squeeze=False, width_ratios=[5, 4] if scaling else None)
-    draw_rivals(axes[0, 0], [row for row in rows if row["forward"]["ratio"]])
-    if scaling:
-        draw_scaling(axes[0, 1], scaling)
+def draw(rows: list[Row], path: Path) -> None:
+    """How many times longer the rivals take, and how our time grows with N."""
+    growth = [row for row in rows if row["growth"] and row["method"] == "ours"]
+    figure = new_figure(12 if growth else 7, 6)
+    axes = figure.subplots(1, 2 if growth else 1, squeeze=False, width_ratios=[5, 4] if growth else None)
+    draw_rivals(axes[0, 0], [row for row in rows if row["method"] in LABELS])
+    if growth:
+        draw_growth(axes[0, 1], growth)
     save(figure, path)
 
 
-def draw_rivals(axis: Any, rows: list[dict[str, Any]]) -> None:
-    lines = [(row, phase) for row in rows for phase in ("forward", "forward_backward")]
-    for style, (rival, label) in zip(STYLES[1:], RIVALS.items(), strict=False):
+def draw_rivals(axis: Any, rows: list[Row]) -> None:
+    names = [
+        f"{row['what']}, width {row['d']}, threads {row['threads']}, {row['phase'].replace('_', ' + ')}" for row in rows
+    ]
+    order = {name: -y for y, name in enumerate(dict.fromkeys(names))}
+    for style, (rival, label) in zip(STYLES[1:], LABELS.items(), strict=False):
         points = [
-            (row[phase]["ratio"][rival], -y) for y, (row, phase) in enumerate(lines) if rival in row[phase]["ratio"]
+            (row["over_ours"], order[name]) for row, name in zip(rows, names, strict=True) if row["method"] == rival
         ]
         if points:
             axis.plot(*zip(*points, strict=True), **style | {"linestyle": ""}, label=label)
@@ -256,61 +230,20 @@ def draw_rivals(axis: Any, rows: list[dict[str, Any]]) -> None:
     axis.set_xscale("log")
     axis.set_xticks(ticks, map(str, ticks))
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    labels = [
-        f"{row['what']}, width {row['d']}, threads {row['threads']}, {phase.replace('_', ' + ')}"
-        for row, phase in lines
-    ]
-    axis.set_yticks([-y for y in range(len(lines))], labels, fontsize=8)
+    axis.set_yticks(list(order.values()), list(order), fontsize=8)
     axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.06), ncols=4, frameon=False)
 
 
-def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
-    lines = [(what, phase) for what in WHAT for phase in PHASES]
-    for style, (what, phase) in zip(STYLES, lines, strict=True):
-        points = sorted((row["n"], row[phase]["times"]["ours"]["median_ms"]) for row in rows if row["what"] == what)
+def draw_growth(axis: Any, rows: list[Row]) -> None:
+    cases = [(what, phase) for what in WHAT for phase in PHASES]
+    for style, (what, phase) in zip(STYLES, cases, strict=True):
+        points = sorted((row["n"], row["median_ms"]) for row in rows if (row["what"], row["phase"]) == (what, phase))
         axis.plot(*zip(*points, strict=True), **style, markersize=5, label=f"{what}, {phase.replace('_', ' + ')}")
     axis.set_title("this package by N, M = 49, width 32", fontsize=10)
-    tidy(axis, x="N", y="ms")
+    tidy(axis, x="N", y="time, ms")
     log_ticks(axis, LENGTHS)
     axis.tick_params(axis="x", rotation=45)
     axis.legend(fontsize=8, loc="upper left")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON and the plot")
-    parser.add_argument("--device", choices=BACKENDS, default="cpu", help="(default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="only the six lines with rivals, on all threads")
-    parser.add_argument("--seconds", type=float, default=1.0, help="time for each measured function")
-    arguments = parser.parse_args()
-    name = BACKENDS[arguments.device]
-    if (reason := ops.backends()[name]) is not None:
-        parser.exit(1, f"The {name} backend can't run: {reason}\n")
-    warnings.filterwarnings("ignore")
-    torch.manual_seed(0)
-    keep_freed_memory()
-    environment = provenance(arguments.device)
-    if arguments.device == "cpu":
-        environment["level"] = cpu_extension.LEVELS[cpu_extension.level()]
-    print(environment)
-    threads, rows = torch.get_num_threads(), []
-    for case, what, rivals, count in cases(arguments.quick):
-        torch.set_num_threads(count)
-        rows.append(measure(case, what, rivals, arguments.seconds, arguments.device))
-        show(rows[-1])
-    torch.set_num_threads(threads)
-    slopes: dict[str, float] = {}
-    for what in () if arguments.quick else WHAT:
-        lines, found = measure_growth(what, arguments.seconds, arguments.device)
-        for line in lines:
-            show(line)
-        rows += lines
-        slopes |= found
-    result = {"environment": environment, "rows": rows, "slopes": slopes}
-    print("slopes", slopes)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "kernels.json").write_text(json.dumps(result, indent=2) + "\n")
-    plot(rows, arguments.output / "kernels.png")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the attention and the models cost on this machine: time in interleaved rounds, and peak memory.
+"""The cost of the attention and the models on this machine: time in interleaved rounds, and peak memory.
 
     python benchmarks/models.py attention     one layer against softmax attention, by number of tokens
     python benchmarks/models.py backbones     laplacianformer_tiny against others at 224, 448 and 896 pixels
@@ -6,44 +6,35 @@
     python benchmarks/models.py training      whole steps of training at 224 pixels, batch 16, against pvt_v2_b1
     python benchmarks/models.py resolution    peak memory of laplacianformer_tiny at 400 x 667 and 800 x 1333
 
-With `--device cuda` on the GPU. Each writes a CSV and, where it says something, a plot to results/models/. Rivals
+With `--device cuda` on the GPU. Each part writes a CSV to results/benchmarks/models/, `backbones` also a plot. Rivals
 have the same number of threads, and freed memory is kept for all of them. `over_base` is the median over the rounds of
-the time divided by that of `base` in the same round.
-`floor` is laplacianformer_tiny with the global branch taken out: projections, local branch and MLPs only.
+the time divided by that of `base` in the same round. `floor` is laplacianformer_tiny without the global branch:
+projections, local branch and MLPs only.
 """
 
-import argparse
-import csv
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import timm
 import torch
-from measure import Call, in_child, interleaved, keep_freed_memory, peak_memory, quotient
-from rich.console import Console
-from rich.table import Table
+from comparing import RESULTS, Comparison, add_measuring, compare_all, inference_or_training, parser_of
 from torch import Tensor, nn
 
 from laplacianformer import LaplacianAttention, SoftmaxAttention
-from laplacianformer._util.provenance import provenance
+from laplacianformer._util.measuring import Call
 from laplacianformer.attention import GridAttention
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
+from laplacianformer.experiments.rows import Row
 from laplacianformer.plots.figure import new_figure, save
 
-RESULTS = Path(__file__).parent.parent / "results" / "models"
 TOKEN_SIDES = (28, 56, 112, 224)
 IMAGE_SIZES = (224, 448, 896)
 TRAINING_SIZE, TRAINING_BATCH = 224, 16
 
-Row = dict[str, Any]
-# Labels of the rows, what builds each call, and which of them the others are divided by.
-Comparison = tuple[Row, dict[str, Callable[[], Call]], str]
-
 
 class LocalOnly(GridAttention):
-    """The global branch taken out."""
+    """No global branch."""
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: tuple[int, int]) -> Tensor:
         return v_bhnd
@@ -59,19 +50,11 @@ BACKBONES: dict[str, Callable[[int], nn.Module]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="(default: %(default)s)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="a measured call (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/models)")
+    parser = parser_of(__doc__, RESULTS / "models")
+    parser.add_argument("part", choices=PARTS, help="what to measure")
+    add_measuring(parser, seconds=3.0)
     arguments = parser.parse_args()
-    origin = in_child(partial(provenance, arguments.device))
-    rows: list[Row] = []
-    for labels, builders, base in PARTS[arguments.part]():
-        rows += [labels | row | origin for row in compare(builders, base, arguments)]
-        write(rows, arguments.output / f"{arguments.part}.csv")
-    show(rows)
+    rows = compare_all(PARTS[arguments.part](), arguments.output / f"{arguments.part}.csv", arguments)
     if arguments.part == "backbones":
         draw(rows, arguments.output / "backbones.png")
 
@@ -84,7 +67,7 @@ def attention() -> Iterator[Comparison]:
             def build(layer: type[GridAttention], side: int = side, training: bool = training) -> Call:
                 module = layer(64, 2).train(training)
                 tokens = torch.randn(1, side * side, 64)
-                return run(lambda: module(tokens, (side, side)), training)
+                return inference_or_training(lambda: module(tokens, (side, side)), training)
 
             builders = {"laplacian": partial(build, LaplacianAttention), "softmax": partial(build, SoftmaxAttention)}
             yield {"tokens": side * side, "training": training}, builders, "softmax"
@@ -131,7 +114,7 @@ PARTS: dict[str, Callable[[], Iterator[Comparison]]] = {
 def build_model(name: str, size: tuple[int, int], batch: int, training: bool) -> Call:
     model = BACKBONES[name](size[0]).train(training)
     images = torch.randn(batch, 3, *size)
-    return run(lambda: model(images), training)
+    return inference_or_training(lambda: model(images), training)
 
 
 def build_autocast(name: str, size: tuple[int, int], batch: int) -> Call:
@@ -146,7 +129,7 @@ def build_autocast(name: str, size: tuple[int, int], batch: int) -> Call:
 
 
 def build_training(name: str) -> Call:
-    """Forward, loss, backward and a step of AdamW."""
+    """Forward pass, loss, backward pass and a step of AdamW."""
     model = BACKBONES[name](TRAINING_SIZE).train()
     optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     images = torch.randn(TRAINING_BATCH, 3, TRAINING_SIZE, TRAINING_SIZE)
@@ -160,53 +143,8 @@ def build_training(name: str) -> Call:
     return step
 
 
-def run(forward: Call, training: bool) -> Call:
-    """Inference, or forward and backward."""
-    if training:
-        return lambda: forward().sum().backward()
-    return torch.inference_mode()(forward)
-
-
-def compare(builders: dict[str, Callable[[], Call]], base: str, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Everything in forked processes: this one never starts threads or a GPU, so that forking stays safe."""
-
-    def peak(build: Callable[[], Call]) -> float:
-        torch.set_num_threads(arguments.threads)
-        torch.set_default_device(arguments.device)
-        return peak_memory(build(), arguments.device)
-
-    def times_of_all() -> dict[str, Any]:
-        torch.set_num_threads(arguments.threads)
-        torch.set_default_device(arguments.device)
-        keep_freed_memory()
-        calls = {name: build() for name, build in builders.items()}
-        return interleaved(calls, arguments.seconds, rounds=3, device=arguments.device)
-
-    memory = {name: in_child(partial(peak, build)) for name, build in builders.items()}
-    timed = in_child(times_of_all)
-    times = timed["times"]
-    for name in builders:
-        yield {
-            "name": name,
-            "milliseconds": round(times[name]["median_ms"], 3),
-            "base": base,
-            "over_base": round(quotient(timed["each"], name, base), 3),
-            "rounds": times[name]["rounds"],
-            "cpu_over_wall": round(timed["cpu_over_wall"], 2),
-            "peak_megabytes": round(memory[name], 1),
-        }
-
-
-def write(rows: list[Row], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def draw(rows: list[Row], path: Path) -> None:
-    """Time and memory of one image by its side, in inference and in training."""
+    """Time and memory by image size, for one image, in inference and in training."""
     figure = new_figure(9, 5.5)
     panels = figure.subplots(2, 2)
     for down, (column, label) in enumerate((("milliseconds", "time, ms"), ("peak_megabytes", "peak memory, MB"))):
@@ -216,20 +154,10 @@ def draw(rows: list[Row], path: Path) -> None:
                 of_one = [r for r in rows if r["name"] == name and r["batch"] == 1 and r["training"] == training]
                 axis.plot([r["size"] for r in of_one], [r[column] for r in of_one], **style, markersize=5, label=name)
             axis.set_title(f"{title}, one image", fontsize=10)
-            tidy(axis, x="side of the image, pixels", y=label)
+            tidy(axis, x="image size, pixels", y=label)
             log_ticks(axis, IMAGE_SIZES)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     save(figure, path)
-
-
-def show(rows: list[Row]) -> None:
-    table = Table(title=f"{rows[0]['machine']}, torch {rows[0]['torch']}, commit {rows[0]['commit']}")
-    columns = [column for column in rows[0] if column not in provenance()]
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(str(row[column]) for column in columns))
-    Console(width=max(Console().width, 160)).print(table)
 
 
 if __name__ == "__main__":

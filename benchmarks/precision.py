@@ -2,31 +2,27 @@
 
     python benchmarks/precision.py
 
-Random weights and images of 64 x 64 pixels, largest error over the largest logit. Writes results/models/precision.csv.
+Random weights and images of 64 x 64 pixels; the largest error over the largest logit. Writes
+results/benchmarks/models/precision.csv.
 """
 
-import argparse
 import copy
-from pathlib import Path
 
 import timm
 import torch
-from models import show, write
+from comparing import RESULTS, parser_of, progress, show
 
-import laplacianformer.inspect.cost
 from laplacianformer._util.provenance import provenance
-
-RESULTS = Path(__file__).parent.parent / "results" / "models"
+from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.inspect.cost import SIZES
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/models)")
-    arguments = parser.parse_args()
-    rows = []
-    for size in laplacianformer.inspect.cost.SIZES:
+    arguments = parser_of(__doc__, RESULTS / "models").parse_args()
+    rows: list[Row] = []
+    for size in progress(SIZES, "precision"):
         rows.append({"name": f"laplacianformer_{size}", "seed": 0} | errors(f"laplacianformer_{size}") | provenance())
-        write(rows, arguments.output / "precision.csv")
+        write_rows(arguments.output / "precision.csv", rows)
     show(rows)
 
 

@@ -1,30 +1,28 @@
-"""What the Triton kernels are compiled to, with no GPU: useful instructions, registers, shared memory, spills.
+"""What the Triton kernels are compiled to, without a GPU: useful instructions, registers, shared memory, spills.
 
     python benchmarks/sass.py [--quick] [--architectures 80 90 100 120 gfx942]
-                              [--dtypes float32 bfloat16 float16 float64] [--output results/triton]
+                              [--dtypes float32 bfloat16 float16 float64] [--output DIR]
 
-Every kernel is compiled ahead of time, in each of its configurations, and disassembled. For the loop that takes the
-time, the table has, out of all instructions of the loop,
+Every kernel is compiled ahead of time, in each of its configurations, and disassembled. For the loop that takes most of
+the time, results/benchmarks/triton/sass.csv has
 
-    useful       forward: subtractions and additions of absolute values, two for each pair and feature;
-                 backward: multiply-adds, and one instruction for the sign of each, which really takes three
-                 newton_schulz, on the chip: multiply-adds of a whole step
-    arithmetic   all floating-point instructions
-    per pair     all instructions of the loop, divided by the pairs and features, or multiply-adds, that they are for
+    useful       the fraction of useful instructions in the loop. Forward: subtractions and additions of absolute
+                 values, two per pair and feature. Backward: multiply-adds, and one instruction for the sign of each,
+                 which really takes three. newton_schulz on the chip: multiply-adds of a whole step
+    arithmetic   the fraction of floating-point instructions
+    per_pair     the number of all instructions of the loop per pair and feature, or per multiply-add
 
-On sm_100 one instruction adds two numbers: it counts once. `stack` is what registers spill to, in bytes; `vgpr` spills
-for AMD. Kernels without such a loop, all tensor cores or copies, have registers, stack and shared memory only.
-`dtype` is that of the inputs. Signs and newton_schulz read float32 copies of bfloat16 and float16: one row for all.
+On sm_100 one instruction adds two numbers: it counts once. `stack` is the size of register spills in bytes, on AMD the
+number of spilled VGPRs. Kernels without such a loop (only tensor cores or copies) have registers, stack and shared
+memory only. `dtype` is that of the inputs; signs and newton_schulz read float32 copies of bfloat16 and float16, so they
+have one row for all three.
 
-The whole table takes some ten minutes. --quick, for the tests, has every configuration of float32 on sm_80 and sm_90
-and of bfloat16 on sm_80; of float64, and on the other architectures, the first configuration of the largest tile.
+The whole table takes about ten minutes. --quick, for the tests, has every configuration of float32 on sm_80 and sm_90
+and of bfloat16 on sm_80; for float64 and the other architectures, the first configuration with the largest tile.
 """
 
-import argparse
-import csv
 import re
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,10 +34,10 @@ from typing import Any
 import ahead_of_time
 import torch
 import triton
-from rich.console import Console
-from rich.table import Table
+from comparing import RESULTS, parser_of, progress, show
 
 from laplacianformer._util.provenance import provenance
+from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.ops import triton_support as support
 from laplacianformer.ops.laplacian_kernel import triton as kernels
 from laplacianformer.ops.laplacian_matmul import triton as products
@@ -47,13 +45,12 @@ from laplacianformer.ops.newton_schulz import triton as inverses
 from laplacianformer.ops.precision import accumulation_dtype
 
 UNROLL = support.UNROLL
-RESULTS = Path(__file__).parent.parent / "results" / "triton"
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")
-DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}  # torch's name: Triton's
-# What --quick compiles in every configuration, and in the first one only.
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}  # names in torch: in Triton
+# What --quick compiles in every configuration, and only in the first one.
 QUICK = [("80", "float32"), ("90", "float32"), ("80", "bfloat16")]
 QUICK_FIRST = [("80", "float64"), *((architecture, "float32") for architecture in ("100", "120", "gfx942"))]
-# Instructions of the inner loop, for a pair and feature, that the mathematics asks for, by the one that is counted.
+# How many useful instructions of the inner loop each counted instruction stands for.
 USEFUL = {
     "forward": {"FADD": 1, "FADD2": 1, "DADD": 1},
     "backward": {"FFMA": 2, "FFMA2": 3, "DFMA": 2},
@@ -63,8 +60,6 @@ ARITHMETIC = re.compile(r"[FD](ADD|FMA|MUL|SET|SETP|SEL|MNMX)\d?$")
 NO_POINTERS = re.compile(r"(?:_batch|_row|_column)$")
 SIZES = ("n", "m", "v", "width", "parts", "weights_rows", "steps", "keep", "iterations")
 
-Row = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Case:
@@ -73,9 +68,9 @@ class Case:
     kernel: Any
     constants: dict[str, Any]
     num_warps: int
-    given: tuple[str, ...]  # arguments in the dtype of the inputs; other pointers are in the dtype that accumulates
-    loop: str  # which instructions of the inner loop are useful; "" for none
-    pairs: int  # pairs and features, or multiply-adds, of one turn of the loop in one thread
+    given: tuple[str, ...]  # arguments in the dtype of the inputs; other pointers are in the accumulation dtype
+    loop: str  # key of USEFUL; "" for a kernel without an inner loop
+    pairs: int  # pairs and features, or multiply-adds, per iteration of the loop and thread
 
 
 def cases(architecture: str, dtype: str, some: slice) -> Iterator[Case]:
@@ -111,7 +106,7 @@ def sign_cases(make: Callable[..., Case], block: int, some: slice) -> Iterator[C
 def product_cases(
     make: Callable[..., Case], blocks: list[int], sums: torch.dtype, in_parts: bool, some: slice
 ) -> Iterator[Case]:
-    """`in_parts`: also with results in the dtype that accumulates, which is not that of the inputs."""
+    """`in_parts`: also with results in the accumulation dtype, where that is not the dtype of the inputs."""
     for block in blocks:
         for width in (32, 16)[some]:
             options = {"FACTOR": -0.25, "BLOCK_N": block, "BLOCK_M": 64, "BLOCK_V": width}
@@ -140,7 +135,7 @@ def inverse_cases(make: Callable[..., Case], some: slice) -> Iterator[Case]:
         yield make(f"newton_schulz backward {size}", inverses._adjoint, inverses.configuration(size))
     for size in on_chip[some]:
         options = inverses.configuration(size)
-        terms = size * size * options["DEPTH"]  # of one turn of the loop of each product
+        terms = size * size * options["DEPTH"]  # per iteration of the loop of each product
         yield make(f"newton_schulz forward {size}", inverses._steps_on_chip, options, "", "products", 2 * terms)
         yield make(f"newton_schulz backward {size}", inverses._adjoint_on_chip, options, "", "products", 5 * terms)
 
@@ -155,7 +150,7 @@ def case(
     loop: str = "",
     turn: int = 0,
 ) -> Case:
-    """`turn`: pairs and features, or multiply-adds, of one turn of the loop in all threads."""
+    """`turn`: pairs and features, or multiply-adds, per iteration of the loop in all threads."""
     if architecture.startswith("gfx"):
         options = options | {"PRECISION": "ieee"}
     constants = {key: value for key, value in options.items() if key in kernel.arg_names}
@@ -164,26 +159,25 @@ def case(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES, choices=ARCHITECTURES)
-    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser = parser_of(__doc__, RESULTS / "triton")
+    parser.add_argument(
+        "--architectures", nargs="+", default=ARCHITECTURES, choices=ARCHITECTURES, help="(default: all)"
+    )
+    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES, help="(default: all)")
     parser.add_argument("--quick", action="store_true", help="what the tests compile, whatever else is given")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the CSV (default: results/triton)")
     arguments = parser.parse_args()
     every, first = [(a, d) for a in arguments.architectures for d in arguments.dtypes], []
     if arguments.quick:
         every, first = QUICK, QUICK_FIRST
-    rows, origin = [], provenance() | {"triton": triton.__version__}
-    for some, pairs in ((slice(None), every), (slice(1), first)):
-        for architecture, dtype in pairs:
-            for one in cases(architecture, dtype, some):
-                rows.append(measure(one, architecture) | origin)
-                print(".", end="", file=sys.stderr, flush=True)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    with (arguments.output / "sass.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    chosen = [
+        (one, architecture)
+        for some, pairs in ((slice(None), every), (slice(1), first))
+        for architecture, dtype in pairs
+        for one in cases(architecture, dtype, some)
+    ]
+    origin = provenance() | {"triton": triton.__version__}
+    rows = [measure(one, architecture) | origin for one, architecture in progress(chosen, "kernels")]
+    write_rows(arguments.output / "sass.csv", rows)
     show(rows)
 
 
@@ -202,14 +196,14 @@ def measure(one: Case, architecture: str) -> Row:
         listing = run(triton.knobs.nvidia.nvdisasm.path, "-c", cubin) if one.loop else ""
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()
     if one.loop:
-        row |= shares(inner_loop(listing, USEFUL[one.loop]), one)
+        row |= fractions(inner_loop(listing, USEFUL[one.loop]), one)
     return row | {"registers": int(registers), "stack": int(stack)}
 
 
 def build(one: Case, architecture: str) -> Any:
     names = one.kernel.arg_names
     signature = {name: kind(name, one) for name in names}
-    # What the launcher would find: pointers and strides of padded buffers are multiples of 16.
+    # As the launcher would find: pointers and strides of padded buffers are multiples of 16.
     aligned = [i for i, name in enumerate(names) if signature[name].startswith("*") or name.endswith("_batch")]
     attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
     options = {"num_warps": one.num_warps, "num_stages": 1, "enable_fp_fusion": True}
@@ -218,7 +212,7 @@ def build(one: Case, architecture: str) -> Any:
 
 
 def kind(argument: str, one: Case) -> str:
-    """Strides are 64-bit here, as for the largest tensors; sizes are 32-bit; the rest are pointers."""
+    """Strides are 64-bit here, as for the largest tensors; sizes are 32-bit; all others are pointers."""
     if argument in one.constants:
         return "constexpr"
     if NO_POINTERS.search(argument):
@@ -234,7 +228,7 @@ def run(*command: object) -> str:
 
 
 def inner_loop(listing: str, useful: dict[str, int]) -> Counter[str]:
-    """The instructions of the shortest loop that has most of the useful ones."""
+    """The instructions of the shortest loop that has more than half as many useful ones as any loop."""
     found = []
     start: dict[str, int] = {}
     instructions: list[str] = []
@@ -250,7 +244,7 @@ def inner_loop(listing: str, useful: dict[str, int]) -> Counter[str]:
     return min((loop for loop in found if sum(loop[name] for name in useful) > most / 2), key=Counter.total)
 
 
-def shares(loop: Counter[str], one: Case) -> Row:
+def fractions(loop: Counter[str], one: Case) -> Row:
     useful = sum(weight * loop[name] for name, weight in USEFUL[one.loop].items())
     arithmetic = sum(count for name, count in loop.items() if ARITHMETIC.match(name))
     return {
@@ -258,16 +252,6 @@ def shares(loop: Counter[str], one: Case) -> Row:
         "arithmetic": round(arithmetic / loop.total(), 3),
         "per_pair": round(loop.total() / one.pairs, 2),
     }
-
-
-def show(rows: list[Row]) -> None:
-    table = Table(title=f"triton {rows[0]['triton']}, commit {rows[0]['commit']}")
-    columns = [name for name in rows[0] if name not in (*provenance(), "triton")]
-    for name in columns:
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*(str(row[name]) for name in columns))
-    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import pytest
 
 from laplacianformer.experiments import sweep
 
-# Writes what a training writes, after as long as it is told, and counts how often it was started.
+# Writes what a training writes, after a given time, and counts how often it was started.
 STAND_IN = """
 import sys, time
 from pathlib import Path

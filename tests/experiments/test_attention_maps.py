@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 from laplacianformer import cli
+from laplacianformer.attention import AblationAttention, LaplacianAttention
 from laplacianformer.experiments import attention_maps
 from laplacianformer.experiments.rows import read_rows
 from laplacianformer.experiments.spectra import effective_rank
@@ -13,7 +14,7 @@ from tests.helpers import save_small, small_model
 pytest.importorskip("matplotlib")
 
 
-def test_quick_form_with_weights_of_ones_own(tmp_path) -> None:
+def test_quick_form_with_given_weights(tmp_path) -> None:
     save_small(tmp_path / "small.safetensors")
     weights = ["--weights", str(tmp_path / "small.safetensors")]
     cli.main(["reproduce", "attention-maps", "--quick", "--output", str(tmp_path), *weights])
@@ -26,7 +27,7 @@ def test_quick_form_with_weights_of_ones_own(tmp_path) -> None:
 
 
 def test_models_that_were_trained_with_each_kernel_and_lambda(tmp_path, monkeypatch) -> None:
-    """The trainings themselves are those of other experiments; here all leave the same weights."""
+    """The trainings are those of other experiments; here, all of them give the same weights."""
     save_small(tmp_path / "small.safetensors")
     trained = []
     monkeypatch.setattr(attention_maps, "train", lambda settings, runs, weights: trained.extend(runs))
@@ -50,11 +51,24 @@ def test_the_matrix_is_what_the_first_layer_does_to_values() -> None:
     torch.testing.assert_close(matrix @ v, layer.mix(q, k, v, size))
 
 
-def test_exchanging_the_kernel_changes_the_map_and_not_the_model_that_was_given() -> None:
+def test_replacing_the_kernel_changes_the_map_and_not_the_given_model() -> None:
     model, image = small_model(), torch.randn(1, 3, 32, 32, dtype=torch.float64)
-    one, other = (attention_maps.exchanged(model, kernel, 4.0) for kernel in ("laplacian", "gaussian"))
+    one, other = (attention_maps.with_kernel(model, kernel, 4.0) for kernel in ("laplacian", "gaussian"))
     assert not torch.allclose(attention_maps.matrices(one, image), attention_maps.matrices(other, image))
     assert model.stages[0].blocks[0].attention.whitening.kind == "running"
+
+
+def test_the_layer_with_another_kernel_has_the_same_weights_and_options() -> None:
+    layer = LaplacianAttention(32, 2, grid=4, gain="learned", qkv_bias=False, rope=False, iterations=9)
+    model = torch.nn.Sequential(layer).eval()
+    with torch.no_grad():
+        layer.gain.fill_(3.0)
+    (changed,) = attention_maps.with_kernel(model, "gaussian", 2.0)
+    assert isinstance(changed, AblationAttention)
+    assert (changed.scale, changed.grid, changed.iterations, changed.rope) == (2.0, 4, 9, False)
+    own = {name: value for name, value in layer.state_dict().items() if not name.startswith("whitening.")}
+    torch.testing.assert_close(dict(changed.state_dict()), own, rtol=0, atol=0)
+    assert not changed.training
 
 
 def test_effective_rank_of_known_spectra() -> None:

@@ -1,4 +1,4 @@
-"""Experiments that compute and do not train: each in its quick form, from the command line to the picture."""
+"""Experiments that compute and do not train: each in its quick form, from the command line to the plot."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import timm
 import torch
 from PIL import Image
 
-from laplacianformer import cli, recipes
+from laplacianformer import cli, ops, recipes
 from laplacianformer._util.errors import InputError
 from laplacianformer.experiments import (
     accuracy_flops,
@@ -21,6 +21,7 @@ from laplacianformer.experiments import (
     kernel_time,
     memory,
     qk_distances,
+    rivals,
     solver_convergence,
 )
 from laplacianformer.experiments.rows import read_rows
@@ -37,7 +38,7 @@ pytest.importorskip("matplotlib")
         ("accuracy-flops", "models.csv", "agrees in part"),
         ("injectivity", "separation.csv", "agrees"),
         ("qk-distances", "tails.csv", "not confirmed at this scale"),
-        ("kernel-accuracy", "errors.csv", None),  # what the machine has decides
+        ("kernel-accuracy", "errors.csv", None),  # depends on the machine
         ("kernel-time", "times.csv", None),
         ("memory", "memory.csv", None),
     ],
@@ -55,14 +56,14 @@ def test_quick_form(name, table, verdict, tmp_path, capsys) -> None:
 
 
 def test_the_papers_start_keeps_an_eigenvalue_of_one_away_from_its_inverse() -> None:
-    """Its residual there is 1 - 2 = -1, whose square is 1."""
+    """The residual there is 1 - 2 = -1, whose square is 1."""
     rows = [row for row in solver_convergence.measure(seed=0, steps=20) if row["matrix"] == "2"]
     assert solver_convergence.steps_needed(rows, "2", "Newton-Schulz, the paper's start") == float("inf")
     assert solver_convergence.steps_needed(rows, "2", "Newton-Schulz, identity start") < 10
 
 
 @pytest.mark.parametrize("width", [1, 32])
-def test_lengths_of_gradients_are_those_of_the_formulas(width) -> None:
+def test_norms_of_gradients_are_those_of_the_formulas(width) -> None:
     for row in gradients.measure(directions=2):
         if row["width"] == width and row["kernel"] == "gaussian":
             distance = row["distance"]
@@ -108,7 +109,7 @@ def test_the_verdict_on_injectivity_follows_collisions(ours, linear, verdict) ->
     ],
 )
 def test_queries_and_keys_are_those_that_the_layer_multiplies(name, arguments, monkeypatch) -> None:
-    """Against the arguments of PyTorch's attention, which all layers are told to use."""
+    """Compared with the arguments of PyTorch's attention, which all layers are told to use."""
     model = timm.create_model(name, num_classes=0, **arguments).eval()
     for module in model.modules():
         if hasattr(module, "fused_attn"):
@@ -116,11 +117,11 @@ def test_queries_and_keys_are_those_that_the_layer_multiplies(name, arguments, m
     multiplied = []
     original = torch.nn.functional.scaled_dot_product_attention
 
-    def see(q, k, *rest, **options):
+    def record(q, k, *rest, **options):
         multiplied.append((q, k))
         return original(q, k, *rest, **options)
 
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", see)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
     with inputs.queries_and_keys(model) as seen, torch.no_grad():
         model(torch.randn(1, 3, 64, 64))
     assert len(seen) == len(multiplied) > 0
@@ -129,7 +130,7 @@ def test_queries_and_keys_are_those_that_the_layer_multiplies(name, arguments, m
         torch.testing.assert_close(k, given_k)
 
 
-def test_trained_models_stand_beside_random_ones(tmp_path, monkeypatch) -> None:
+def test_trained_models_are_listed_beside_random_ones(tmp_path, monkeypatch) -> None:
     save_small(tmp_path / "small.safetensors")
     monkeypatch.setattr(qk_distances, "train", lambda *given, **options: None)
     monkeypatch.setattr(qk_distances, "weights_of", lambda run, work: tmp_path / "small.safetensors")
@@ -187,11 +188,34 @@ def test_a_tail_must_be_heavy_and_heavier(l1, squared, verdict) -> None:
 
 def test_the_plain_formulas_that_are_timed_are_those_of_the_ops() -> None:
     x = torch.rand(1, 2, 20, 4)
-    for op, given in (("laplacian_kernel", x), ("newton_schulz", kernel_time.plain_kernel(x))):
+    for op, given in (("laplacian_kernel", x), ("newton_schulz", rivals.plain_kernel(x, x, 4.0))):
         torch.testing.assert_close(kernel_time.PLAIN[op](given), kernel_time.OURS[op](given), rtol=1e-4, atol=1e-4)
 
 
-def test_an_error_of_a_digit_is_seen() -> None:
+@pytest.mark.parametrize("method", ["plain", "cdist", "sklearn", "keops"])
+def test_every_rival_computes_the_kernel_and_its_product(method) -> None:
+    x, y, values = torch.rand(2, 20, 4), torch.rand(2, 9, 4), torch.rand(2, 9, 3)
+    kernel = ops.laplacian_kernel(x, y, 3.0)
+    if method == "sklearn":
+        if (function := rivals.sklearn_kernel()) is None:
+            pytest.skip("scikit-learn is not installed")
+        found = torch.stack([torch.as_tensor(matrix) for matrix in function(x, y, 3.0)])
+        torch.testing.assert_close(found, kernel, check_dtype=False)
+        return
+    functions = {"plain": rivals.plain_matmul, "cdist": rivals.cdist_matmul, "keops": rivals.keops_matmul()}
+    if functions[method] is None:
+        pytest.skip("pykeops is not installed")
+    torch.testing.assert_close(functions[method](x, y, values, 3.0), kernel @ values)
+
+
+def test_passes_of_a_function_are_its_values_and_its_gradients() -> None:
+    x, y = torch.rand(2, 3, requires_grad=True), torch.rand(2, 3)
+    assert not rivals.forward(torch.mul, [x, y])().requires_grad
+    gradients_of_both = rivals.forward_backward(torch.mul, [x, y])()
+    torch.testing.assert_close(gradients_of_both[0] / y, gradients_of_both[1] / x.detach())
+
+
+def test_an_error_of_one_digit_is_seen() -> None:
     case = {"op": "laplacian_kernel", "size": 64, "dtype": "float32", "direction": "forward"}
     for factor, verdict in ((1.5, "agrees"), (5, "agrees in part"), (50, "disagrees")):
         rows = [

@@ -10,7 +10,7 @@ from laplacianformer.experiments.rows import read_rows
 pytest.importorskip("matplotlib")
 
 
-def test_runs_that_are_there_are_read(tmp_path) -> None:
+def test_recorded_runs_are_read(tmp_path) -> None:
     for name in ("shapes-maskrcnn", "pennfudan-retinanet", "solver-accuracy"):
         (tmp_path / name).mkdir()
     scores = {"box": {"AP": 51.2, "AP50": 70.0}, "mask": {"AP": 48.1, "AP50": None}}
@@ -36,7 +36,7 @@ def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     assert 0 <= float(measured["box_ap"]) < 100
 
 
-def test_runs_on_coco_are_held_against_the_paper() -> None:
+def test_runs_on_coco_are_compared_with_the_paper() -> None:
     assert detection.reported("coco-maskrcnn-tiny") == 43.2
     assert detection.reported("coco-retinanet-large") == 48.5
     assert detection.reported("coco-maskrcnn-huge") is None

@@ -44,6 +44,9 @@ def test_the_verdict_is_written_and_printed(tmp_path, monkeypatch, capsys) -> No
             return Outcome("[bold]not markup", "agrees")
 
     monkeypatch.setattr(frame, "find", lambda name: Stub)
+    quiet = frame.reproduce("attention", output=tmp_path, quick=True)
+    assert quiet == (Stub, Outcome("[bold]not markup", "agrees"), tmp_path / "attention")
+    assert capsys.readouterr() == ("", "")
     cli.main(["reproduce", "attention", "--quick", "--output", str(tmp_path)])
     out = capsys.readouterr().out
     assert "[bold]not markup" in out

@@ -9,5 +9,5 @@ def test_rows_come_back_as_text(tmp_path) -> None:
     ]
 
 
-def test_no_file_is_no_rows(tmp_path) -> None:
+def test_a_missing_file_has_no_rows(tmp_path) -> None:
     assert read_rows(tmp_path / "none.csv") == []

@@ -1,4 +1,4 @@
-"""The runner of sweeps: its queue on a stand-in for `laplacianformer train`, and once on the real one."""
+"""The runner of sweeps: its queue with a stand-in for `laplacianformer train`, and once with the real one."""
 
 import fcntl
 import os
@@ -54,6 +54,16 @@ def test_two_sweeps_share_what_they_have_in_common_each_under_its_own_label(tmp_
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_progress_is_reported_to_the_callback_and_nothing_is_printed(tmp_path, capfd) -> None:
+    seen: list[tuple[int, int]] = []
+    runs = [run_of(seed) for seed in (0, 1, 1, 2)]
+    sweep(runs[:1], tmp_path / "results", tmp_path / "work")
+    sweep(runs, tmp_path / "results", tmp_path / "work", processes=1, progress=lambda *counts: seen.append(counts))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_weights_that_were_deleted_are_trained_again_where_they_are_needed(tmp_path) -> None:
     run = run_of(0)
     sweep([run], tmp_path / "results", tmp_path / "work")
@@ -86,16 +96,16 @@ def test_no_more_processes_than_asked_for(tmp_path, monkeypatch) -> None:
     assert most == 2
 
 
-def test_the_same_training_has_the_same_key_wherever_its_data_lie() -> None:
+def test_the_same_training_has_the_same_key_wherever_its_data_are() -> None:
     run = Run("digits", {"a": 1}, ("x.y=1", "x.z=2"), 0, "here")
     assert run.key == Run("digits", {}, ("x.z=2", "x.y=1"), 0, "there").key
     assert len({run.key, run_of(0).key, run_of(1).key, run_of(0, "optimise.lr=0.1").key}) == 4
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_training_that_fails_is_named_with_its_last_words_after_all_others_have_their_rows(tmp_path) -> None:
+def test_a_failed_training_is_reported_with_its_last_line_after_all_others_have_their_rows(tmp_path) -> None:
     runs = [run_of(0), run_of(1, "bad=word"), run_of(2)]
-    with pytest.raises(InputError, match=r"ended with code 1: bad=word is not known \(all of it: .*log.txt\)"):
+    with pytest.raises(InputError, match=r"ended with code 1: bad=word is not known \(full log: .*log.txt\)"):
         sweep(runs, tmp_path / "results", tmp_path / "work", processes=1)
     assert [row["seed"] for row in read_rows(tmp_path / "results" / "runs.csv")] == ["0", "2"]
 
@@ -105,7 +115,7 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path) -> None:
     run = run_of(0, "seconds=0.3")
     process = sweeps._start(run, tmp_path / "work" / run.key)
     assert process is not None
-    os.close(process.lock)  # as when the sweep that started it is killed: the lock lives on in the training
+    os.close(process.lock)  # as if the sweep that started it was killed: the training keeps the lock
     assert sweeps._start(run, tmp_path / "work" / run.key) is None
     sweep([run], tmp_path / "results", tmp_path / "work")
     assert process.child.poll() == 0

@@ -1,7 +1,8 @@
-"""Experiments that train: what they vary, what verdicts follow from, and each from the command line to the picture on a
-stand-in for the trainings."""
+"""Experiments that train: what they vary, what their verdicts follow from, and each from the command line to the plot
+with a stand-in for the trainings."""
 
 import json
+from pathlib import Path
 
 import pytest
 import timm
@@ -10,27 +11,36 @@ from PIL import Image
 
 from laplacianformer import cli, recipes
 from laplacianformer.experiments import (
+    Settings,
     attention,
-    frame,
+    attention_maps,
+    defaults,
     kernel_convergence,
     kernels,
+    qk_distances,
+    reproduce,
+    scale,
     solver_accuracy,
     trainings,
     variants,
     whitening,
 )
 from laplacianformer.experiments.rows import read_rows
+from laplacianformer.experiments.sweep import ABLATION, Run
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("lightning")
+ROOT = Path(__file__).parents[2]
 SWEEPS = {
     "attention": attention.KINDS,
     "kernel-convergence": kernel_convergence.VARIANTS,
     "solver-accuracy": solver_accuracy.SOLVERS,
-    "lambda": frame.find("lambda").SCALES,
+    "lambda": scale.SCALES,
     "whitening": whitening.KINDS,
     "kernels": kernels.KERNELS,
+    "defaults": defaults.CHOICES,
 }
+NOT_RUN = ("defaults",)  # takes three hours on one core
 
 
 def rows(column, **accuracies):
@@ -42,7 +52,7 @@ def rows(column, **accuracies):
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_sweep_has_the_default_run_and_only_trainings_of_its_own(name) -> None:
+def test_every_sweep_has_the_default_run_and_no_training_twice(name) -> None:
     every = list(SWEEPS[name].values())
     assert trainings.DEFAULT in every
     assert len(set(every)) == len(every)
@@ -50,7 +60,7 @@ def test_every_sweep_has_the_default_run_and_only_trainings_of_its_own(name) -> 
 
 @pytest.mark.parametrize("recipe", ["ablation", "imagenet-tiny"])
 def test_every_variant_is_a_model_that_differs_from_the_others(recipe) -> None:
-    """On the recipe of either scale; small, as the arguments of the attention do not depend on the size."""
+    """With the recipes of both scales; small models, as the arguments of the attention do not depend on the size."""
     small = {"depths": [1], "embed_dims": [32], "num_heads": [1], "mlp_ratios": [1], "num_classes": 3}
     images, outputs = torch.randn(2, 3, 32, 32), {}
     for overrides in {overrides for sweep in SWEEPS.values() for overrides in sweep.values()}:
@@ -61,21 +71,69 @@ def test_every_variant_is_a_model_that_differs_from_the_others(recipe) -> None:
         output.square().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
         outputs[overrides] = output.detach()
+    if recipe != "ablation":  # the gain is 1 already
+        del outputs[defaults.CHOICES["gain 1"]]
+    del outputs[defaults.CHOICES["gain learned"]]  # is 1 at the start of a training
     for overrides, output in outputs.items():
         same = [name for name, other in outputs.items() if torch.equal(output, other)]
         assert same == [overrides]
 
 
+def full(**given) -> Settings:
+    return Settings(Path("results"), Path("trainings"), Path("work"), quick=False, **given)
+
+
+@pytest.mark.parametrize("name", [name for name in SWEEPS if name not in NOT_RUN])
+def test_every_run_of_a_sweep_has_its_row_in_the_results(name) -> None:
+    """Rows of trainings made before some options moved to AblationAttention are still found."""
+    rows = {row["run"]: row for row in read_rows(ROOT / "results" / "trainings" / "runs.csv")}
+    runs = trainings.runs_of(full(cifar10="anywhere"), SWEEPS[name], "kind")
+    assert len(runs) == 3 * len(SWEEPS[name])
+    for run in runs:
+        row = rows[run.key]
+        assert (row["recipe"], int(row["seed"])) == (run.recipe, run.seed)
+        assert set(row["overrides"].split(" model.")) == set(" ".join(changes(run)).split(" model."))
+
+
+@pytest.mark.parametrize(("module", "column"), [(attention_maps, "model"), (qk_distances, "model")])
+def test_every_run_of_experiments_that_inspect_trained_models_has_its_row(module, column, monkeypatch) -> None:
+    class Asked(Exception):
+        pass
+
+    def asked(settings, runs, weights):
+        raise Asked(runs)
+
+    monkeypatch.setattr(module, "train", asked)
+    with pytest.raises(Asked) as raised:
+        module.run(full(cifar10="anywhere"))
+    recorded = {row["run"] for row in read_rows(ROOT / "results" / "trainings" / "runs.csv")}
+    assert {run.key for run in raised.value.args[0]} <= recorded
+
+
+def changes(run: Run) -> list[str]:
+    return [override for override in run.overrides if override != ABLATION]
+
+
+def test_options_that_only_compare_are_those_of_the_ablation_mixer() -> None:
+    assert trainings.with_arguments(kernel="gaussian") == (ABLATION, "model.args.attention_args.kernel=gaussian")
+    assert trainings.with_arguments(whitening="full")[0] == ABLATION
+    for arguments in ({"whitening": "null"}, {"scale": 2}, {"gain": "learned"}, {"iterations": 12}):
+        assert ABLATION not in trainings.with_arguments(**arguments)
+    plain, renamed = Run("ablation", {}, ("a=1",), 0), Run("ablation", {}, ("a=1", ABLATION), 0)
+    assert plain.key == renamed.key
+    assert ABLATION in renamed.arguments
+
+
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("name", SWEEPS)
-def test_from_the_command_line_to_the_picture(name, tmp_path, monkeypatch, capsys) -> None:
+def test_from_the_command_line_to_the_plot(name, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     cli.main(["reproduce", name, "--cifar10", "somewhere"])
     folder = tmp_path / "results" / name
     written = json.loads((folder / "verdict.json").read_text())
     assert written["verdict"] == "not confirmed at this scale"  # the stand-in's accuracy is that of the seed
     assert "not confirmed" in capsys.readouterr().out
-    assert len(read_rows(folder / "runs.csv")) == 3 * len(SWEEPS[name])
+    assert {path.name for path in folder.iterdir()} == {"verdict.json", f"{name}.png"}  # no copies of rows
     assert len(read_rows(tmp_path / "results" / "trainings" / "runs.csv")) == 3 * len(SWEEPS[name])
     with Image.open(folder / f"{name}.png") as picture:
         assert min(picture.size) > 400
@@ -90,7 +148,7 @@ def test_from_the_command_line_to_the_picture(name, tmp_path, monkeypatch, capsy
         ({"b": [57, 58, 59], "c": [70, 71, 72]}, "disagrees"),
     ],
 )
-def test_being_best_is_judged_outside_the_noise(others, verdict) -> None:
+def test_only_differences_beyond_the_noise_count(others, verdict) -> None:
     outcome = variants.judge(rows("kind", a=[60, 61, 62], **others), "kind", "a")
     assert outcome.verdict == verdict
     assert "a 61.00 ± 1.00, b " in outcome.measured
@@ -128,6 +186,20 @@ def test_diagonal_whitening_is_to_beat_none_and_not_to_lose_to_the_full_one(none
     assert whitening.judge(found).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({}, "not confirmed at this scale"),
+        ({name: [57, 58, 59] for name in defaults.CROSSED}, "agrees"),
+        ({"crossed, 2 steps": [57, 58, 59]}, "agrees in part"),
+        ({name: [57, 58, 59] for name in defaults.CROSSED} | {"gain 1": [63, 64, 65]}, "disagrees"),
+    ],
+)
+def test_defaults_are_not_to_lose_and_to_beat_the_crossed_gram_matrix(changed, verdict) -> None:
+    same = {name: [60, 62, 61] for name in defaults.CHOICES} | {"default": [60, 61, 62]}
+    assert defaults.judge(rows("choice", **same | changed)).verdict == verdict
+
+
 def curve(variant, *accuracies):
     return [
         {"variant": variant, "seed": str(seed), "epoch": str(epoch), "validation_accuracy": str(value / 100)}
@@ -136,8 +208,8 @@ def curve(variant, *accuracies):
     ]
 
 
-def test_faster_is_told_from_better_at_the_end() -> None:
-    """Ahead in the first epoch and level in the last: faster."""
+def test_faster_convergence_is_told_from_a_better_end() -> None:
+    """Ahead in the first epoch and equal in the last: faster."""
     slow, fast = [[20, 50], [22, 52], [24, 54]], [[30, 50], [32.5, 52], [33.5, 54]]
     points = [
         point
@@ -156,9 +228,17 @@ def test_faster_is_told_from_better_at_the_end() -> None:
     assert kernel_convergence.judge(mirrored).verdict == "disagrees"
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_the_quick_form_of_the_defaults_trains_a_few_choices(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = reproduce("defaults", output=None, quick=True).outcome
+    assert outcome.verdict == "not confirmed at this scale"
+    assert len(read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")) == len(defaults.QUICK)
+
+
 @pytest.mark.slow
 def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kernels, "KERNELS", {name: kernels.KERNELS[name] for name in ("laplacian", "polynomial")})
     cli.main(["reproduce", "kernels", "--quick"])
-    assert len(read_rows(tmp_path / "runs" / "quick" / "kernels" / "runs.csv")) == 2
+    assert len(read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")) == 2

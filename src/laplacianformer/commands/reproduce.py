@@ -61,16 +61,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("--page is gone: in a clone of the repository, `python docs/reproduction.py` writes the page")
     if arguments.name is None:
         raise InputError("name an experiment; --list lists all")
-    experiment, outcome, results = frame.reproduce(
-        arguments.name,
-        output=arguments.output,
-        quick=arguments.quick,
-        cifar10=arguments.cifar10,
-        imagenet=arguments.imagenet,
-        coco=arguments.coco,
-        weights=arguments.weights,
-        processes=arguments.processes,
-    )
+    given = ("output", "quick", "cifar10", "imagenet", "coco", "weights", "processes")
+    with terminal.counter("training runs") as progress:
+        experiment, outcome, results = frame.reproduce(
+            arguments.name, **{name: getattr(arguments, name) for name in given}, progress=progress
+        )
     table = Table.grid(padding=(0, 2))
     for label, text in (("claim", experiment.CLAIM), ("measured", outcome.measured), ("verdict", outcome.verdict)):
         table.add_row(f"[bold]{label}[/]", escape(text))

@@ -1,12 +1,13 @@
 """What the commands share in writing to the terminal. Results go to the standard output, everything else to stderr."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console, RenderableType
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, track
 from rich.text import Text
 
 Item = TypeVar("Item")
@@ -38,6 +39,15 @@ def progress(items: Iterable[Item], label: str) -> Iterable[Item]:
     """The items, with a progress bar on stderr where that is a terminal."""
     console = Console(stderr=True)
     return track(items, label, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def counter(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A function to be called with the numbers of finished items and of all, which moves a progress bar on stderr."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task(label, total=None, visible=False)
+        yield lambda finished, total: bars.update(bar, completed=finished, total=total, visible=True)
 
 
 def printable(path: Path) -> str:

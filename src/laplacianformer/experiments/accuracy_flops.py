@@ -1,4 +1,4 @@
-"""What the models cost, computed, beside what the paper reports of them and of others.
+"""The computed cost of the models, beside what the paper reports about them and others.
 
 Accuracies are measured only with --imagenet, which trains the five sizes one after the other.
 """
@@ -13,8 +13,8 @@ from laplacianformer.experiments.sweep import Run, sweep
 from laplacianformer.inspect import cost as info
 from laplacianformer.plots.figure import new_figure, save
 
-SOURCE = "Table 1 and Figure 3a"
-CLAIM = (
+SOURCE: str = "Table 1 and Figure 3a"
+CLAIM: str = (
     "Five sizes of 12.1 to 78.5 million parameters and 2.1 to 15.5 GFLOPs reach 81.4 to 85.8 % on ImageNet, the most "
     "in every range of FLOPs."
 )
@@ -51,12 +51,12 @@ REPORTED: list[tuple[str, str, float | None, float, float]] = [
     ("> 14", "LaplacianFormer-Huge", 78.5, 15.5, 85.8),
 ]
 OURS = "LaplacianFormer-"
-FAMILIES = ("BiFormer", "SViT", "SOFT++", "HiViT")  # Of several sizes; the rest are points.
+FAMILIES = ("BiFormer", "SViT", "SOFT++", "HiViT")  # drawn as lines; the others are single points
 
 
 def run(settings: Settings) -> Outcome:
     costs = {f"{OURS}{cost.name.removeprefix('laplacianformer_').title()}": cost for cost in info.costs()}
-    accuracies = trained(settings) if settings.imagenet else {}
+    accuracies = _trained(settings) if settings.imagenet else {}
     rows: list[Row] = []
     for group, model, parameters, flops, accuracy in REPORTED:
         row: Row = {"group": group, "model": model, "reported_parameters_m": parameters, "reported_gflops": flops}
@@ -69,16 +69,16 @@ def run(settings: Settings) -> Outcome:
     nano = costs[f"{OURS}Nano"]
     rows.append({"model": f"{OURS}Nano", "parameters_m": nano.parameters / 1e6, "gmacs": nano.macs / 1e9})
     write_rows(settings.results / "models.csv", rows)
-    draw(rows, settings.results / "accuracy-flops.png")
+    _draw(rows, settings.results / "accuracy-flops.png")
     return judge(rows)
 
 
-def trained(settings: Settings) -> dict[str, float]:
+def _trained(settings: Settings) -> dict[str, float]:
     """Top-1 on ImageNet, in percent."""
     names = [name for _, name, *_ in REPORTED if name.startswith(OURS)]
     recipes = {name: f"imagenet-{name.removeprefix(OURS).lower()}" for name in names}
     runs = [Run(recipe, {"model": name}, (), 0, settings.imagenet) for name, recipe in recipes.items()]
-    rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1)
+    rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1, progress=settings.progress)
     return {row["model"]: 100 * float(row["validation_accuracy"]) for row in rows}
 
 
@@ -100,8 +100,8 @@ def judge(rows: Sequence[Row]) -> Outcome:
         said = f"Top-1 over the reported: {', '.join(f'{name} {points:+.1f}' for name, points in found.items())}"
     measured = (
         f"parameters within {off['parameters_m']:.1%} and multiply-adds within {off['gmacs']:.1%} of what is reported, "
-        f"for all five sizes. {said}. In the paper's own table {', '.join(ties)} are level with "
-        "ours of their range."
+        f"for all five sizes. {said}. In the paper's own table {', '.join(ties)} are as accurate "
+        "as ours in their range."
     )
     agrees = off["parameters_m"] < 0.005 and off["gmacs"] < 0.02
     if agrees and found and min(found.values()) > -0.5:
@@ -109,12 +109,13 @@ def judge(rows: Sequence[Row]) -> Outcome:
     return Outcome(measured, "agrees in part" if agrees else "disagrees")
 
 
-def places(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+def _reported_points(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """Cost and accuracy."""
     return [row["reported_gflops"] for row in rows], [row["reported_top1"] for row in rows]
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Reported accuracy against cost; ours at their computed cost."""
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    """Reported accuracy against reported cost; for our models, against the computed cost."""
     drawn = new_figure(6.5, 3.6)
     axis = drawn.subplots()
     ours = [row for row in rows if "group" in row and row["model"].startswith(OURS)]
@@ -122,8 +123,10 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     for style, family in zip(STYLES[1:], FAMILIES, strict=False):
         members = [row for row in left if row["model"].startswith(family)]
         left = [row for row in left if row not in members]
-        axis.plot(*places(members), **style, linewidth=0.8, markersize=4, label=f"{family}, as reported")
-    axis.plot(*places(left), "x", color="#888888", markersize=4, label="others, as reported (names: models.csv)")
+        axis.plot(*_reported_points(members), **style, linewidth=0.8, markersize=4, label=f"{family}, as reported")
+    axis.plot(
+        *_reported_points(left), "x", color="#888888", markersize=4, label="others, as reported (names: models.csv)"
+    )
     axis.plot(
         [row["gmacs"] for row in ours],
         [row["reported_top1"] for row in ours],
@@ -134,6 +137,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     ticks = (1, 2, 4, 8, 16)
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
-    tidy(axis, x="multiply-adds of one image of 224 x 224, billions", y="ImageNet top-1, %")
+    tidy(axis, x="multiply-adds per image of 224 x 224 pixels, billions", y="ImageNet top-1, %")
     axis.legend(frameon=False, fontsize=8, loc="lower right")
     save(drawn, path)

@@ -1,4 +1,4 @@
-"""One model, three kinds of attention, everything else equal: how accurate it becomes in the same training."""
+"""One model with three kinds of attention, everything else equal: its accuracy after the same training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,25 +6,27 @@ from pathlib import Path
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.drawing import banded, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
-from laplacianformer.experiments.rows import Row, read_rows
-from laplacianformer.experiments.trainings import DEFAULT, compared, one_argument, other_mixer, runs_of, train
+from laplacianformer.experiments.rows import Row
+from laplacianformer.experiments.sweep import curves
+from laplacianformer.experiments.trainings import DEFAULT, compared, other_mixer, runs_of, train, with_arguments
 from laplacianformer.plots.figure import new_figure, save
 
-SOURCE = "beyond the paper"
-CLAIM = (
+SOURCE: str = "beyond the paper"
+CLAIM: str = (
     "With everything else equal, the Laplacian kernel is more accurate than the Gaussian, and as accurate as "
     "softmax attention."
 )
 KINDS = {
     "laplacian": DEFAULT,
-    "gaussian": one_argument("kernel", "gaussian"),
+    "gaussian": with_arguments(kernel="gaussian"),
     "softmax": other_mixer("softmax"),
 }
 
 
 def run(settings: Settings) -> Outcome:
-    rows = train(settings, runs_of(settings, KINDS, "attention"))
-    draw(read_rows(settings.results / "curves.csv"), settings.results / "attention.png")
+    runs = runs_of(settings, KINDS, "attention")
+    rows = train(settings, runs)
+    _draw(curves(runs, settings.trainings), settings.results / "attention.png")
     return judge(rows)
 
 
@@ -37,11 +39,11 @@ def judge(rows: Sequence[Row]) -> Outcome:
     return Outcome(measured, "agrees" if gaussian.clear else "not confirmed at this scale")
 
 
-def draw(points: Sequence[Row], path: Path) -> None:
+def _draw(points: Sequence[Row], path: Path) -> None:
     """Held-out accuracy after each epoch."""
     drawn = new_figure(6.5, 3.6)
     axis = drawn.subplots()
     banded(axis, points, "attention", {kind: kind for kind in KINDS})
     tidy(axis, x="epochs", y="held-out top-1, %")
-    axis.legend(frameon=False, title="mean and deviation of the seeds")
+    axis.legend(frameon=False, title="mean and standard deviation over seeds")
     save(drawn, path)

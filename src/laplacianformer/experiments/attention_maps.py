@@ -1,9 +1,9 @@
-"""The attention matrix of the first block: how it looks, and its singular values, by kernel and by lambda.
+"""The attention matrix of the first block and its singular values, by kernel and by lambda.
 
-Without CIFAR-10, one model is looked into (--weights, or the one inside the package), with its kernel and its lambda
-exchanged after training and whitened by each image alone. With --cifar10, models that were trained with each kernel
-and each lambda are: those of kernel-convergence and lambda, not trained twice. The effective rank is the exponential
-of the entropy of the singular values; means over heads, differences paired by image.
+Without CIFAR-10, this looks into one model (--weights, or the weights in the package), whose kernel and lambda are
+replaced after training and whose features are whitened per image. With --cifar10, it looks into models that were
+trained with each kernel and each lambda: those of kernel-convergence and lambda, which are not trained twice. The
+effective rank is the exponential of the entropy of the singular values; means over heads, differences paired by image.
 """
 
 import copy
@@ -16,23 +16,23 @@ from torch import Tensor, nn
 
 from laplacianformer.attention import AblationAttention, GridAttention, LaplacianAttention
 from laplacianformer.experiments.drawing import STYLES, tidy
-from laplacianformer.experiments.frame import Outcome, Settings, find
-from laplacianformer.experiments.inputs import pictures, trained_nano
+from laplacianformer.experiments.frame import Outcome, Settings
+from laplacianformer.experiments.inputs import held_out_images, trained_nano
 from laplacianformer.experiments.kernel_convergence import VARIANTS
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.experiments.scale import SCALES as TRAINED_SCALES
 from laplacianformer.experiments.spectra import effective_rank
 from laplacianformer.experiments.statistics import paired
 from laplacianformer.experiments.sweep import weights_of
 from laplacianformer.experiments.trainings import Variants, runs_of, train
-from laplacianformer.model.blocks import Block
 from laplacianformer.ops.pooling import Size
 from laplacianformer.plots.figure import new_figure, save
 from laplacianformer.weights import load_weights
 
-SOURCE = "Figure 2b and the figure of lambda"
-CLAIM = (
-    "Attention maps of the first block with a Laplacian kernel are more structured and have better conditioned rank "
-    "profiles than with a Gaussian one; small lambda makes them sparse, large lambda smooth."
+SOURCE: str = "Figure 2b and the figure of lambda"
+CLAIM: str = (
+    "With a Laplacian kernel, attention maps of the first block are more structured and have better conditioned rank "
+    "profiles than with a Gaussian kernel; a small lambda makes them sparse, a large one smooth."
 )
 Kernel = Literal["laplacian", "gaussian"]
 KERNELS: tuple[Kernel, ...] = ("laplacian", "gaussian")
@@ -41,8 +41,8 @@ Models = dict[str, nn.Module]
 
 
 def run(settings: Settings) -> Outcome:
-    kernels, scales, taken, what = models(settings)
-    images = pictures(settings, 2 if settings.quick else 8, taken).double()
+    kernels, scales, preprocessing, what = _models(settings)
+    images = held_out_images(settings, 2 if settings.quick else 8, preprocessing).double()
     maps = {name: matrices(model, images) for name, model in (kernels | scales).items()}
     rows, curves = [], []
     for name, map_bhnn in maps.items():
@@ -56,18 +56,18 @@ def run(settings: Settings) -> Outcome:
     write_rows(settings.results / "ranks.csv", rows)
     write_rows(settings.results / "singular-values.csv", curves)
     first = {name: map_bhnn[0, 0] for name, map_bhnn in maps.items()}
-    draw(first, curves, list(kernels), list(scales), settings.results / "attention-maps.png")
+    _draw(first, curves, list(kernels), list(scales), settings.results / "attention-maps.png")
     return judge(rows, what)
 
 
-def models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
-    """By kernel and by lambda; what they take of an image, and what they are."""
+def _models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
+    """Models by kernel and by lambda, the preprocessing of their images, and a description."""
     if settings.cifar10 is None or settings.quick:
-        model, taken, what = trained_nano(settings)
-        kernels = {f"LaplacianFormer, {kernel}": exchanged(model, kernel, 4.0) for kernel in KERNELS}
-        scales = {f"lambda = {scale:g}": exchanged(model, "laplacian", scale) for scale in SCALES}
-        return kernels, scales, taken, f"{what}, kernel and lambda exchanged afterwards"
-    lambdas: Variants = {f"lambda = {name}": put for name, put in find("lambda").SCALES.items()}  # type: ignore[attr-defined]
+        model, preprocessing, what = trained_nano(settings)
+        kernels = {f"LaplacianFormer, {kernel}": with_kernel(model, kernel, 4.0) for kernel in KERNELS}
+        scales = {f"lambda = {scale:g}": with_kernel(model, "laplacian", scale) for scale in SCALES}
+        return kernels, scales, preprocessing, f"{what}, kernel and lambda replaced after training"
+    lambdas: Variants = {f"lambda = {name}": overrides for name, overrides in TRAINED_SCALES.items()}
     runs = [run for variants in (VARIANTS, lambdas) for run in runs_of(settings, variants, "model", seeds=1)]
     train(settings, runs, weights=True)
     found = {run.labels["model"]: load_weights(weights_of(run, settings.work)) for run in runs}
@@ -75,31 +75,39 @@ def models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
     return kernels, scales, found["lambda = 4"].input, "each trained with its kernel and lambda"
 
 
-def exchanged(model: nn.Module, kernel: Kernel, scale: float) -> nn.Module:
-    """The same weights with another kernel; its features are whitened anew."""
+def with_kernel(model: nn.Module, kernel: Kernel, scale: float) -> nn.Module:
+    """A copy of the model with the same weights and another kernel, whose features are whitened per image."""
     twin = copy.deepcopy(model)
-    for block in twin.modules():
-        if isinstance(block, Block) and isinstance(block.attention, LaplacianAttention):
-            block.attention = _with_kernel(block.attention, kernel, scale)
+    for parent in list(twin.modules()):
+        for name, layer in parent.named_children():
+            if isinstance(layer, LaplacianAttention):
+                setattr(parent, name, _layer_with_kernel(layer, kernel, scale))
     return twin
 
 
-def _with_kernel(layer: LaplacianAttention, kernel: Kernel, scale: float) -> AblationAttention:
-    other = AblationAttention(
+def _layer_with_kernel(layer: LaplacianAttention, kernel: Kernel, scale: float) -> AblationAttention:
+    # What a layer that is an ablation itself has beyond the default ones.
+    options = {name: getattr(layer, name) for name in ("gram", "solver", "ratio", "tied") if hasattr(layer, name)}
+    if getattr(layer, "landmark_filter", None) is not None:
+        options["landmarks"] = "conv"
+    changed = AblationAttention(
         layer.dim,
         layer.num_heads,
         kernel=kernel,
         scale=scale,
-        grid=layer.grid,
+        whitening="instance",
+        grid=layer.grid if getattr(layer, "fixed_grid", True) else None,
         iterations=layer.iterations,
         eps=layer.eps,
-        whitening="instance",
-        gain="learned" if isinstance(layer.gain, Tensor) else layer.gain,
+        gain="learned" if isinstance(layer.gain, nn.Parameter) else layer.gain,
         rope=layer.rope,
         qkv_bias=layer.qkv.bias is not None,
+        **options,
     )
-    other.load_state_dict({name: value for name, value in layer.state_dict().items() if "whitening" not in name})
-    return other
+    # The running variance, which the whitening per image does not have, stays behind.
+    weights = {name: value for name, value in layer.state_dict().items() if not name.startswith("whitening.")}
+    changed.load_state_dict(weights)
+    return changed.train(layer.training)
 
 
 @torch.no_grad()
@@ -117,7 +125,7 @@ def matrices(model: nn.Module, images: Tensor) -> Tensor:
     return layer.mix(queries, keys, identity, size)
 
 
-def ranks_of(rows: Sequence[Row], model: str) -> list[float]:
+def _ranks_of(rows: Sequence[Row], model: str) -> list[float]:
     return [row["effective_rank"] for row in rows if row["model"] == model]
 
 
@@ -125,22 +133,22 @@ def judge(rows: Sequence[Row], what: str) -> Outcome:
     names = list(dict.fromkeys(row["model"] for row in rows))
     pairs = [name.removesuffix(", laplacian") for name in names if name.endswith(", laplacian")]
     differences = {
-        name: paired(ranks_of(rows, f"{name}, laplacian"), ranks_of(rows, f"{name}, gaussian")) for name in pairs
+        name: paired(_ranks_of(rows, f"{name}, laplacian"), _ranks_of(rows, f"{name}, gaussian")) for name in pairs
     }
 
     def mean(name: str) -> str:
-        found = ranks_of(rows, name)
+        found = _ranks_of(rows, name)
         return f"{name} {sum(found) / len(found):.2f}"
 
     measured = (
-        f"effective rank of the first block's map ({what}): {', '.join(mean(name) for name in names)}. Laplacian over "
+        f"effective rank of the first block's map ({what}): {', '.join(mean(name) for name in names)}. Laplacian minus "
         f"Gaussian, paired by image, 95 % interval: "
         f"{', '.join(f'{name} {difference}' for name, difference in differences.items())}."
     )
     scales = [name for name in names if name.startswith("lambda")]
     if len(scales) > 1:  # a smooth map has a low rank
-        key = f"{scales[0]} over {scales[-1]}"
-        differences[key] = paired(ranks_of(rows, scales[0]), ranks_of(rows, scales[-1]))
+        key = f"{scales[0]} minus {scales[-1]}"
+        differences[key] = paired(_ranks_of(rows, scales[0]), _ranks_of(rows, scales[-1]))
         measured += f" {key}: {differences[key]}."
     up = [difference.clear and difference.mean > 0 for difference in differences.values()]
     down = [difference.clear and difference.mean < 0 for difference in differences.values()]
@@ -149,10 +157,10 @@ def judge(rows: Sequence[Row], what: str) -> Outcome:
     return Outcome(measured, "agrees" if all(up) else "agrees in part" if any(up) else "disagrees")
 
 
-def draw(
+def _draw(
     maps: dict[str, Tensor], curves: Sequence[Row], kernels: Sequence[str], scales: Sequence[str], path: Path
 ) -> None:
-    """Maps of one image and head, and the singular values of all."""
+    """Maps of one image and head, and the mean singular values of all."""
     drawn = new_figure(9, 8.4)
     upper, middle, lower = drawn.subfigures(3, 1, height_ratios=(1.25, 1.1, 2))
     for part, names in ((upper, kernels), (middle, scales)):
@@ -169,7 +177,7 @@ def draw(
             line = [(row["number"], row["value"]) for row in curves if row["model"] == name and row["value"] > 1e-8]
             axis.plot(*zip(*line, strict=True), **style, markersize=4, markevery=0.1, label=name)
         axis.set(yscale="log", ylim=(1e-8, 2))
-        tidy(axis, x="number of the singular value", y="singular value over the largest")
+        tidy(axis, x="index of the singular value", y="singular value over the largest")
         axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         axis.label_outer()
     save(drawn, path)

@@ -1,7 +1,7 @@
-"""Average precision of detectors: what the paper reports on COCO, beside the runs of detection recipes that are here.
+"""Average precision of detectors: what the paper reports on COCO, beside the detection recipes that were run here.
 
-A run that is here is results/RECIPE/scores.json (as a training writes it) or run.json with its metrics. --coco trains
-the "1x" recipes themselves; --quick trains for a moment on generated shapes.
+These are found as results/RECIPE/scores.json (which a training writes) or run.json with its metrics. --coco trains the
+"1x" recipes themselves; --quick trains for a moment on generated shapes.
 """
 
 import json
@@ -14,12 +14,12 @@ from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.sweep import Run, sweep
 from laplacianformer.plots.figure import new_figure, save
 
-SOURCE = "Table 2"
-CLAIM = (
+SOURCE: str = "Table 2"
+CLAIM: str = (
     'With Mask R-CNN and RetinaNet, "1x", on COCO, LaplacianFormer is ahead of other backbones in every size: 43.2, '
     "45.8, 48.0, 48.2 and 42.5, 45.5, 47.2, 48.5 box AP from tiny to large."
 )
-# As reported by the paper: size, backbone; box AP and mask AP of Mask R-CNN; box AP of RetinaNet.
+# As reported by the paper: size, backbone, box AP and mask AP of Mask R-CNN, box AP of RetinaNet.
 REPORTED: list[tuple[str, str, float, float, float | None]] = [
     ("tiny", "Swin-T-PRepBN", 42.9, 39.3, None),
     ("tiny", "FL-PVT-T", 38.2, 37.0, None),
@@ -44,37 +44,37 @@ QUICK = (
     *("data.shapes_train=8", "data.shapes_val=4", "data.shapes_size=48", "data.short_side=[48]", "data.long_side=64"),
     *("optimise.epochs=1", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),
 )
-Found = dict[str, dict[str, float]]  # by recipe: box_ap, mask_ap, ... in percent
+Found = dict[str, dict[str, float]]  # recipe: {"box_ap": ..., "mask_ap": ...} in percent
 
 
 def run(settings: Settings) -> Outcome:
-    found = trained(settings) if settings.quick or settings.coco else at_hand(settings.results.parent)
+    found = _trained(settings) if settings.quick or settings.coco else _recorded(settings.results.parent)
     rows: list[Row] = []
     for size, backbone, box, mask, retinanet in REPORTED:
         reported = {"reported_maskrcnn_box_ap": box, "reported_maskrcnn_mask_ap": mask}
         rows.append({"size": size, "backbone": backbone, **reported, "reported_retinanet_box_ap": retinanet})
     rows += [{"recipe": recipe, **scores} for recipe, scores in found.items()]
     write_rows(settings.results / "precision.csv", rows)
-    draw(found, settings.results / "detection.png")
+    _draw(found, settings.results / "detection.png")
     return judge(found)
 
 
-def trained(settings: Settings) -> Found:
-    """Of COCO's recipes, one after the other; or a moment of the one for shapes."""
+def _trained(settings: Settings) -> Found:
+    """The recipes for COCO, one after the other; or, with --quick, a moment of the recipe for shapes."""
     if settings.quick:
         runs = [Run("shapes-maskrcnn", {}, QUICK, 0)]
     else:
         recipes = [f"coco-{detector}-{size}" for detector in DETECTORS for size in SIZES]
         runs = [Run(recipe, {}, (), 0, settings.coco) for recipe in recipes]
-    rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1)
+    rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1, progress=settings.progress)
     return {
         run.recipe: {name: float(value) for name, value in row.items() if name.startswith(("box_", "mask_")) and value}
         for run, row in zip(runs, rows, strict=True)
     }
 
 
-def at_hand(results: Path) -> Found:
-    """Runs of detection recipes in the folder of results."""
+def _recorded(results: Path) -> Found:
+    """The detection recipes that have a folder among the results."""
     found: Found = {}
     for folder in sorted(results.glob("*-*/")):
         if (folder / "scores.json").exists():
@@ -89,7 +89,7 @@ def at_hand(results: Path) -> Found:
 
 
 def reported(recipe: str) -> float | None:
-    """The box AP that the paper has for a recipe of COCO."""
+    """The box AP that the paper reports for a recipe on COCO."""
     for size, backbone, box, _, retinanet in REPORTED:
         if backbone.startswith("LaplacianFormer") and recipe in (f"coco-maskrcnn-{size}", f"coco-retinanet-{size}"):
             return box if "maskrcnn" in recipe else retinanet
@@ -102,7 +102,7 @@ def judge(found: Found) -> Outcome:
         paper = reported(recipe)
         return f"{recipe}: box AP {scores['box_ap']:.1f}{mask}" + (f" (the paper: {paper})" if paper else "")
 
-    listed = "; ".join(said(recipe, scores) for recipe, scores in found.items()) or "no run of a detection recipe yet"
+    listed = "; ".join(said(recipe, scores) for recipe, scores in found.items()) or "no detection recipe was run yet"
     on_coco = {recipe: scores["box_ap"] for recipe, scores in found.items() if reported(recipe) is not None}
     if not on_coco:
         return Outcome(f"{listed}. Nothing was trained on all of COCO here.", "not confirmed at this scale")
@@ -110,16 +110,16 @@ def judge(found: Found) -> Outcome:
     return Outcome(f"{listed}.", "agrees" if all(near) else "agrees in part" if any(near) else "disagrees")
 
 
-def draw(found: Found, path: Path) -> None:
-    """Reported box AP by size for both detectors, and what was measured here."""
+def _draw(found: Found, path: Path) -> None:
+    """Reported box AP by size for both detectors, and the runs here."""
     drawn = new_figure(9, 3.8)
     axes = drawn.subplots(1, 3 if found else 2)
     families = {"LaplacianFormer": STYLES[0], "SOFT++": STYLES[1], "others": STYLES[2] | {"linestyle": "none"}}
     for axis, column in zip(axes, (2, 4), strict=False):
         for family, style in families.items():
             own = [row for row in REPORTED if _family(row[1]) == family and row[column] is not None]
-            places = [SIZES.index(row[0]) for row in own]
-            axis.plot(places, [row[column] for row in own], **style, markersize=5, label=f"{family}, reported")
+            sizes = [SIZES.index(row[0]) for row in own]
+            axis.plot(sizes, [row[column] for row in own], **style, markersize=5, label=f"{family}, reported")
         axis.set_xticks(range(len(SIZES)), SIZES)
         axis.set_title(f"{'Mask R-CNN' if column == 2 else 'RetinaNet'} on COCO", fontsize=10)
         tidy(axis, x="size", y="box AP, %")
@@ -130,11 +130,11 @@ def draw(found: Found, path: Path) -> None:
 
 
 def _draw_measured(axis: Any, found: Found) -> None:
-    for place, scores in enumerate(found.values()):
+    for y, scores in enumerate(found.values()):
         for style, kind in zip(STYLES, ("box_ap", "mask_ap"), strict=False):
             if scores.get(kind) is not None:
-                label = "_" if place else f"{kind.replace('_ap', '')} AP"
-                axis.plot(scores[kind], place, **style | {"linestyle": "none"}, label=label)
+                label = "_" if y else f"{kind.replace('_ap', '')} AP"
+                axis.plot(scores[kind], y, **style | {"linestyle": "none"}, label=label)
     axis.set_yticks(range(len(found)), [recipe.replace("-", "\n", 1) for recipe in found], fontsize=8)
     axis.set(xlim=(0, 100), ylim=(len(found) - 0.5, -0.5))
     axis.set_title("measured here", fontsize=10)

@@ -1,4 +1,4 @@
-"""How the plots look: at half a page, for all readers, in print too."""
+"""The style of the plots: legible at half a page, in print, and to colour-blind readers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import summary
 
-# Okabe and Ito's colours, with a marker and a dash each, so that none is told by colour alone.
+# Okabe and Ito's colours, each with its own marker and dashes, so that no line is identified by colour alone.
 STYLES: list[dict[str, Any]] = [
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     {"color": "#D55E00", "marker": "s", "linestyle": "--"},
@@ -26,17 +26,17 @@ def tidy(axis: Any, *, x: str, y: str) -> None:
 
 
 def log_ticks(axis: Any, values: Iterable[int]) -> None:
-    """Both axes logarithmic, with a tick at each of these values of x."""
+    """Make both axes logarithmic, with a tick at each of these values of x."""
     axis.set(xscale="log", yscale="log")
-    places = sorted(set(values))
-    axis.set_xticks(places, [str(place) for place in places])
+    ticks = sorted(set(values))
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
 
 
 def banded(axis: Any, points: Sequence[Row], column: str, names: Mapping[str, str]) -> None:
-    """Held-out accuracy by epoch: the mean of the seeds, and a band of their standard deviation.
+    """Held-out accuracy by epoch: the mean over seeds, with a band of one standard deviation.
 
-    `names`: values of the column, and what to call them.
+    `names`: values of the column, and their labels.
     """
     for style, (value, label) in zip(STYLES, names.items(), strict=False):
         by_epoch: dict[float, list[float]] = {}

@@ -1,9 +1,9 @@
-"""What every experiment has: what the paper claims, how it is run, and a verdict."""
+"""The frame of every experiment: what the paper claims, how the experiment is run, and the verdict."""
 
-import importlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import write_json
@@ -11,25 +11,31 @@ from laplacianformer._util.provenance import provenance
 
 Verdict = Literal["agrees", "agrees in part", "disagrees", "not confirmed at this scale"]
 
-# Its module is of the same name.
 EXPERIMENTS = {
-    "qk-distances": "Figure 1: how far queries and keys lie apart in DeiT, PVT and Swin, and how heavy the tails are",
+    "qk-distances": "Figure 1: distances between queries and keys in DeiT, PVT and Swin, and how heavy their tails are",
     "attention": "beyond the paper: the same model with Laplacian, Gaussian and softmax attention",
-    "kernel-convergence": "Figure 2a: SOFT++, Skyformer and LaplacianFormer with either kernel as training goes on",
-    "attention-maps": "Figure 2b: maps of the first block and their singular values, by kernel and by lambda",
+    "kernel-convergence": "Figure 2a: SOFT++, Skyformer and LaplacianFormer with each kernel, over the epochs",
+    "attention-maps": "Figure 2b: attention maps of the first block and their singular values, by kernel and by lambda",
     "accuracy-flops": "Figure 3a and Table 1: parameters and multiply-adds, beside the reported accuracies",
     "memory": "Figure 3b: peak memory and time of an attention layer by number of tokens",
-    "kernel-time": "the time of the kernels by size, against PyTorch",
+    "kernel-time": "run time of the kernels by size, against PyTorch",
     "kernel-accuracy": "appendix: the error of the kernels against float64",
     "solver-convergence": "Newton-Schulz against conjugate gradients, by condition number",
     "detection": "Table 2: the detection recipes, beside the reported precision",
-    "solver-accuracy": "Table 3: the model trained with Newton-Schulz, conjugate gradients and a ridge",
-    "lambda": "Table 3: the model trained with each scale of the kernel",
-    "whitening": "beyond the paper: no whitening, diagonal and full",
+    "solver-accuracy": "Table 3: the model trained with Newton-Schulz, conjugate gradients and a ridge solve",
+    "lambda": "Table 3: the model trained with different scales of the kernel",
+    "whitening": "beyond the paper: no whitening, diagonal and full whitening",
     "kernels": "the paper's future work: cosine, polynomial and Matern kernels",
-    "injectivity": "appendix: whether different queries get different weights",
-    "gradients": "appendix: the gradient of either kernel as two points meet",
+    "injectivity": "appendix: whether different queries get different attention weights",
+    "gradients": "appendix: the gradient of both kernels as two points approach each other",
+    "defaults": "where the paper is silent: gain, Gram matrix and number of steps of the default layer",
 }
+
+Progress = Callable[[int, int], None]  # called with the number of finished trainings and of all trainings
+
+
+def silent(finished: int, total: int) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Settings:
     coco: str | None = None
     weights: Path | None = None
     processes: int | None = None
+    progress: Progress = silent
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Outcome:
 
 
 class Experiment(Protocol):
-    """A module of an experiment."""
+    """A module of this package that is an experiment."""
 
     SOURCE: str  # the figure or table of the paper
     CLAIM: str  # what the paper says
@@ -64,21 +71,98 @@ class Experiment(Protocol):
     def run(self, settings: Settings) -> Outcome: ...
 
 
+class Reproduced(NamedTuple):
+    """An experiment that was run."""
+
+    experiment: Experiment
+    outcome: Outcome
+    results: Path  # the folder it has written
+
+
+# A table in the form of a function, hence its length: only the module that is asked for is imported, because some need
+# packages that others don't, and mypy checks each one against the protocol.
 def find(name: str) -> Experiment:
-    if name not in EXPERIMENTS:
-        raise InputError(f"no experiment {name!r}: `laplacianformer reproduce --list` names all")
-    module: Experiment = importlib.import_module(f"laplacianformer.experiments.{name.replace('-', '_')}")
-    return module
+    """The module of an experiment."""
+    match name:
+        case "qk-distances":
+            from laplacianformer.experiments import qk_distances
+
+            return qk_distances
+        case "attention":
+            from laplacianformer.experiments import attention
+
+            return attention
+        case "kernel-convergence":
+            from laplacianformer.experiments import kernel_convergence
+
+            return kernel_convergence
+        case "attention-maps":
+            from laplacianformer.experiments import attention_maps
+
+            return attention_maps
+        case "accuracy-flops":
+            from laplacianformer.experiments import accuracy_flops
+
+            return accuracy_flops
+        case "memory":
+            from laplacianformer.experiments import memory
+
+            return memory
+        case "kernel-time":
+            from laplacianformer.experiments import kernel_time
+
+            return kernel_time
+        case "kernel-accuracy":
+            from laplacianformer.experiments import kernel_accuracy
+
+            return kernel_accuracy
+        case "solver-convergence":
+            from laplacianformer.experiments import solver_convergence
+
+            return solver_convergence
+        case "detection":
+            from laplacianformer.experiments import detection
+
+            return detection
+        case "solver-accuracy":
+            from laplacianformer.experiments import solver_accuracy
+
+            return solver_accuracy
+        case "lambda":
+            from laplacianformer.experiments import scale
+
+            return scale
+        case "whitening":
+            from laplacianformer.experiments import whitening
+
+            return whitening
+        case "kernels":
+            from laplacianformer.experiments import kernels
+
+            return kernels
+        case "injectivity":
+            from laplacianformer.experiments import injectivity
+
+            return injectivity
+        case "gradients":
+            from laplacianformer.experiments import gradients
+
+            return gradients
+        case "defaults":
+            from laplacianformer.experiments import defaults
+
+            return defaults
+        case _:
+            raise InputError(f"no experiment {name!r}: `laplacianformer reproduce --list` names all")
 
 
-def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> tuple[Experiment, Outcome, Path]:
-    """Run one and write its verdict beside its numbers, in the returned folder. `given`: the rest of `Settings`."""
+def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> Reproduced:
+    """Run an experiment and write its verdict beside its numbers. `given`: the other fields of `Settings`."""
     experiment = find(name)
-    scale = "quick" if quick else "imagenet" if given["imagenet"] else "coco" if given["coco"] else "full"
+    scale = "quick" if quick else next((key for key in ("imagenet", "coco") if given.get(key)), "full")
     output = output or Path("results" if scale == "full" else f"runs/{scale}")
     results, work = output / name, Path("runs/reproduce") / scale
-    settings = Settings(results, output / "trainings", work, quick, **given)
-    outcome = experiment.run(settings)
+    outcome = experiment.run(Settings(results, output / "trainings", work, quick, **given))
     options = {"quick": " --quick", "imagenet": " --imagenet DIR", "coco": " --coco DIR", "full": ""}
     write_json(
         results / "verdict.json",
@@ -92,4 +176,4 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> t
             **provenance(),
         },
     )
-    return experiment, outcome, results
+    return Reproduced(experiment, outcome, results)

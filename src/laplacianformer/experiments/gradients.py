@@ -1,4 +1,4 @@
-"""The length of the gradient of either kernel by the distance of its two points, through the ops of this package."""
+"""The norm of the gradient of both kernels by the distance between the two points, with the ops of this package."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.plots.figure import new_figure, save
 
-SOURCE = "appendix, gradient behaviour"
-CLAIM = (
-    "As two points meet, the gradient of the Gaussian kernel shrinks to zero linearly with their distance; that of the "
-    "Laplacian kernel keeps the constant order sqrt(d) / lambda."
+SOURCE: str = "appendix, gradient behaviour"
+CLAIM: str = (
+    "As two points approach each other, the gradient of the Gaussian kernel goes to zero linearly with their distance; "
+    "that of the Laplacian kernel stays of the order of sqrt(d) / lambda."
 )
 SCALE = 4.0
 WIDTHS = (1, 32, 256)
@@ -29,34 +29,34 @@ KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 def run(settings: Settings) -> Outcome:
     rows = measure(directions=3 if settings.quick else 100)
     write_rows(settings.results / "lengths.csv", rows)
-    draw(rows, settings.results / "gradients.png")
+    _draw(rows, settings.results / "gradients.png")
     return judge(rows)
 
 
 def measure(directions: int) -> list[Row]:
-    """The mean length over random directions, in float64."""
+    """The norm of the gradient, averaged over random directions, in float64."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for width in WIDTHS:
-        way = torch.randn(directions, 1, width, generator=generator, dtype=torch.float64)
-        way /= way.norm(dim=-1, keepdim=True)
+        direction = torch.randn(directions, 1, width, generator=generator, dtype=torch.float64)
+        direction /= direction.norm(dim=-1, keepdim=True)
         for distance in torch.logspace(-6, 2, 65, dtype=torch.float64).tolist():
             for name, kernel in KERNELS.items():
-                x = (distance * way).requires_grad_()
+                x = (distance * direction).requires_grad_()
                 (gradient,) = torch.autograd.grad(kernel(x, torch.zeros_like(x), SCALE).sum(), x)
                 length = float(gradient.norm(dim=-1).mean())
                 rows.append({"kernel": name, "width": width, "distance": distance, "length": length})
     return rows
 
 
-def slope(rows: Sequence[Row], kernel: str, width: int) -> float:
-    """d log(length) / d log(distance) between the two smallest distances."""
+def _slope(rows: Sequence[Row], kernel: str, width: int) -> float:
+    """d log(norm) / d log(distance) between the two smallest distances."""
     first, second = [row for row in rows if (row["kernel"], row["width"]) == (kernel, width)][:2]
     return math.log(second["length"] / first["length"]) / math.log(second["distance"] / first["distance"])
 
 
 def judge(rows: Sequence[Row]) -> Outcome:
-    slopes = {kernel: [slope(rows, kernel, width) for width in WIDTHS] for kernel in KERNELS}
+    slopes = {kernel: [_slope(rows, kernel, width) for width in WIDTHS] for kernel in KERNELS}
     limits = [
         next(row["length"] for row in rows if (row["kernel"], row["width"]) == ("laplacian", width))
         / (math.sqrt(width) / SCALE)
@@ -79,7 +79,7 @@ def judge(rows: Sequence[Row]) -> Outcome:
     return Outcome(measured, "agrees" if agrees else "disagrees")
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
+def _draw(rows: Sequence[Row], path: Path) -> None:
     drawn = new_figure(9, 3.2)
     for axis, width in zip(drawn.subplots(1, len(WIDTHS), sharex=True, sharey=True), WIDTHS, strict=True):
         for style, kernel in zip(STYLES, KERNELS, strict=False):
@@ -90,7 +90,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axis.axhline(math.sqrt(width) / SCALE, color="#888888", linewidth=0.8, linestyle=":", label="sqrt(d) / lambda")
         axis.set(xscale="log", yscale="log", ylim=(1e-8, 30))
         axis.set_title(f"d = {width}", fontsize=10)
-        tidy(axis, x="distance of the two points, |x - y|$_2$", y="length of the gradient")
+        tidy(axis, x="distance of the two points, |x - y|$_2$", y="norm of the gradient")
         axis.label_outer()
     drawn.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     save(drawn, path)

@@ -1,9 +1,9 @@
-"""Whether different queries get different weights: rows of the attention matrix, compared pair by pair, in float64.
+"""Whether different queries get different attention weights: pairs of rows of the attention matrix, in float64.
 
-Queries are random, collinear (multiples of a few directions, which feature maps that are homogeneous can't tell apart),
-collinear in the features of elu + 1, and those of a model's second stage. Separation is the distance of two rows over
-the median distance of all; rows closer than 1e-12 of it are equal but for rounding: they collide. The rank counts
-singular values above 1e-10 of the largest; the effective rank is the exponential of their entropy.
+Queries are random, collinear (multiples of a few directions, which homogeneous feature maps can't tell apart),
+collinear in the features of elu + 1, or those of a model's second stage. The separation of two rows is their distance
+over the median distance of all pairs; two rows with a separation below 1e-12 are equal up to rounding: they collide.
+The rank counts singular values above 1e-10 of the largest; the effective rank is the exponential of their entropy.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.attention import ATTENTIONS, GridAttention
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
-from laplacianformer.experiments.inputs import pictures, queries_and_keys, trained_nano
+from laplacianformer.experiments.inputs import held_out_images, queries_and_keys, trained_nano
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.spectra import effective_rank
 from laplacianformer.plots.figure import new_figure, save
 
-SOURCE = "appendix, injectivity of z"
-CLAIM = (
+SOURCE: str = "appendix, injectivity of z"
+CLAIM: str = (
     "The map z of the Laplacian kernel is injective: distinct queries get distinct outputs, as with softmax attention, "
     "while linear attention may confuse them."
 )
@@ -30,8 +30,8 @@ SIDE, WIDTH = 8, 32
 COLLISION, ZERO = 1e-12, 1e-10
 LAPLACIAN = {"rope": False, "whitening": "instance"}
 METHODS: dict[str, tuple[str, dict[str, object]]] = {
-    "Laplacian, exact": ("laplacian", LAPLACIAN | {"grid": None}),
-    "Laplacian, 16 landmarks": ("laplacian", LAPLACIAN | {"grid": 4}),
+    "Laplacian, exact": ("ablation", LAPLACIAN | {"grid": None}),
+    "Laplacian, 16 landmarks": ("ablation", LAPLACIAN | {"grid": 4}),
     "softmax": ("softmax", {"rope": False}),
     "InLine": ("inline", {"rope": False}),
     "linear (elu + 1)": ("linear", {"rope": False}),
@@ -39,17 +39,17 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "Performer": ("performer", {"rope": False}),
     "Hedgehog": ("hedgehog", {"rope": False}),
 }
-LINEAR = "linear (elu + 1)"  # cosFormer has features that collide too, but its weights depend on the place as well
+LINEAR = "linear (elu + 1)"  # cosFormer's features collide too, but its weights also depend on the position
 
 
 def run(settings: Settings) -> Outcome:
-    rows = [row for name, points in cases(settings).items() for row in measure(name, *points)]
+    rows = [row for name, points in _cases(settings).items() for row in _measure(name, *points)]
     write_rows(settings.results / "separation.csv", rows)
-    draw(rows, settings.results / "injectivity.png")
+    _draw(rows, settings.results / "injectivity.png")
     return judge(rows)
 
 
-def cases(settings: Settings) -> dict[str, tuple[Tensor, Tensor]]:
+def _cases(settings: Settings) -> dict[str, tuple[Tensor, Tensor]]:
     """Queries and keys, (heads, N, d) each."""
     generator = torch.Generator().manual_seed(0)
     heads, count = (1, SIDE**2) if settings.quick else (8, SIDE**2)
@@ -58,8 +58,8 @@ def cases(settings: Settings) -> dict[str, tuple[Tensor, Tensor]]:
     lengths = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64)[:, None, None, None]
     multiples = (lengths * directions).transpose(0, 1).flatten(1, 2)
     shifted = (lengths * (directions.abs() + 1) - 1).transpose(0, 1).flatten(1, 2)
-    model, taken, what = trained_nano(settings)
-    images = pictures(settings, 2 if settings.quick else 8, taken).double()
+    model, preprocessing, what = trained_nano(settings)
+    images = held_out_images(settings, 2 if settings.quick else 8, preprocessing).double()
     with queries_and_keys(model.double()) as seen, torch.no_grad():
         model(images)
     # The second stage has 8 x 8 tokens.
@@ -72,7 +72,7 @@ def cases(settings: Settings) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def measure(case: str, q_hnd: Tensor, k_hnd: Tensor) -> list[Row]:
+def _measure(case: str, q_hnd: Tensor, k_hnd: Tensor) -> list[Row]:
     rows = []
     for method, (name, options) in METHODS.items():
         layer: GridAttention = ATTENTIONS[name](q_hnd.shape[-1], 1, **options).double()  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def measure(case: str, q_hnd: Tensor, k_hnd: Tensor) -> list[Row]:
 
 
 def compared(weights_hnn: Tensor, q_hnd: Tensor) -> Row:
-    """Over all heads: pairs that collide, the smallest separation, and mean ranks. Equal queries are no pair."""
+    """Over all heads: pairs that collide, the smallest separation, and mean ranks. Equal queries are not a pair."""
     count = weights_hnn.shape[1]
     upper = torch.triu(torch.ones(count, count, dtype=torch.bool), 1)
     apart = torch.cdist(weights_hnn, weights_hnn, compute_mode="donot_use_mm_for_euclid_dist")[:, upper]
@@ -121,17 +121,17 @@ def judge(rows: Sequence[Row]) -> Outcome:
     return Outcome(measured, "agrees" if total(LINEAR) else "agrees in part")
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """The smallest separation, and the rank, of every method and kind of queries."""
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    """The smallest separation and the effective rank for every method and kind of queries."""
     drawn = new_figure(9, 4)
     kinds = list(dict.fromkeys(row["queries"] for row in rows))
     left, right = drawn.subplots(1, 2, sharey=True)
     for style, kind in zip(STYLES, kinds, strict=False):
         found = [row for row in rows if row["queries"] == kind]
-        places = range(len(found))
+        y = range(len(found))
         shown = style | {"linestyle": "none"}
-        left.plot([max(row["separation"], 1e-17) for row in found], places, **shown, label=kind)
-        right.plot([row["effective_rank"] for row in found], places, **shown)
+        left.plot([max(row["separation"], 1e-17) for row in found], y, **shown, label=kind)
+        right.plot([row["effective_rank"] for row in found], y, **shown)
     left.axvline(COLLISION, color="#888888", linewidth=0.8, linestyle=":")
     left.set(xscale="log")
     left.set_yticks(range(len(METHODS)), list(METHODS))

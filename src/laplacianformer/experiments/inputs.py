@@ -1,4 +1,4 @@
-"""What experiments look at: pictures, a trained model, and the queries and keys inside any model of timm."""
+"""What experiments look at: held-out images, a trained model, and the queries and keys in any model of timm."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,24 +25,26 @@ CIFAR10 = {
 }
 
 
-def pictures(settings: Settings, count: int, taken: dict[str, Any]) -> Tensor:
-    """Held-out images as a model takes them, spread over the classes: CIFAR-10 or ImageNet if given, else digits."""
+def held_out_images(settings: Settings, count: int, preprocessing: dict[str, Any]) -> Tensor:
+    """Preprocessed images, spread over the classes: of CIFAR-10 or ImageNet if given, else handwritten digits."""
     reader, root = parse(settings.imagenet or settings.cifar10 or "digits")
     opened = open_images(Source(reader or "folder", root, "validation", samples=count))
     if isinstance(opened, Stream):
         raise InputError(f"{settings.imagenet or settings.cifar10}: expected a folder of images")
-    images = EvaluationImages(opened, Taken(taken), 0, 1)
+    images = EvaluationImages(opened, Taken(preprocessing), 0, 1)
     return torch.stack([images[index][0] for index in range(len(images))])
 
 
 def trained_nano(settings: Settings) -> tuple[nn.Module, dict[str, Any], str]:
-    """A model, what it takes of an image, and what it is: --weights, those of the package, or else random ones."""
+    """A model, its preprocessing and a description: --weights, the weights in the package, or else random ones."""
     path = settings.weights or (shipped.PATH if shipped.PATH.is_file() else None)
     if path is not None:
         loaded = load_weights(path)
         return loaded.model, loaded.input, f"weights {path.name}"
     if not settings.quick:
-        raise InputError("this experiment looks into trained weights, and this installation has none: --weights FILE")
+        raise InputError(
+            "this experiment inspects trained weights, and this installation has none: give --weights FILE"
+        )
     torch.manual_seed(0)
     arguments = {"attention_args": {"grid": 4, "gain": 4.0}, "num_classes": 10}
     return timm.create_model("laplacianformer_nano", **arguments).eval(), CIFAR10, "random weights"
@@ -50,20 +52,20 @@ def trained_nano(settings: Settings) -> tuple[nn.Module, dict[str, Any], str]:
 
 @contextmanager
 def queries_and_keys(model: nn.Module) -> Iterator[list[tuple[str, Tensor, Tensor]]]:
-    """A list that fills, in a block, with the queries and keys of each attention layer that runs: (B, heads, N, d).
+    """A list that collects, within the block, queries and keys of each attention layer that runs: (B, heads, N, d).
 
-    Layers are those with heads and one projection `qkv`, as in ViT, DeiT, Swin and the models here, or with `q` and
-    `kv`, as in PVT. Positions that are applied after the projection are not in it.
+    Layers are found by their heads and one projection `qkv`, as in ViT, DeiT, Swin and the models here, or `q` and
+    `kv`, as in PVT. Rotary positions, which are applied after the projection, are not included.
     """
     seen: list[tuple[str, Tensor, Tensor]] = []
     handles: list[Any] = []
     for name, layer in model.named_modules():
         if hasattr(layer, "num_heads") and hasattr(layer, "qkv"):
-            handles += _watch_joint(name, layer, seen)
+            handles += _record_joint(name, layer, seen)
         elif hasattr(layer, "num_heads") and hasattr(layer, "q") and hasattr(layer, "kv"):
-            handles += _watch_separate(name, layer, seen)
+            handles += _record_separate(name, layer, seen)
     if not handles:
-        raise InputError(f"{type(model).__name__} has no attention layers with qkv, or q and kv, that could be read")
+        raise InputError(f"{type(model).__name__} has no attention layers with a projection qkv, or q and kv")
     try:
         yield seen
     finally:
@@ -71,26 +73,26 @@ def queries_and_keys(model: nn.Module) -> Iterator[list[tuple[str, Tensor, Tenso
             handle.remove()
 
 
-def _watch_joint(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
-    parts = layer.qkv.out_features // layer.qkv.in_features  # 2: queries are the keys
+def _record_joint(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
+    parts = layer.qkv.out_features // layer.qkv.in_features  # 2 where queries and keys are the same
 
-    def see(_: Any, __: Any, out: Tensor) -> None:
+    def record(_: Any, __: Any, out: Tensor) -> None:
         found = _heads(layer, out, parts)
         seen.append((name, found[0], found[parts - 2]))
 
-    return [layer.qkv.register_forward_hook(see)]
+    return [layer.qkv.register_forward_hook(record)]
 
 
-def _watch_separate(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
+def _record_separate(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
     queries: list[Tensor] = []
 
-    def see_queries(_: Any, __: Any, out: Tensor) -> None:
+    def record_queries(_: Any, __: Any, out: Tensor) -> None:
         queries.append(_heads(layer, out, 1)[0])
 
-    def see_keys(_: Any, __: Any, out: Tensor) -> None:
+    def record_keys(_: Any, __: Any, out: Tensor) -> None:
         seen.append((name, queries.pop(), _heads(layer, out, 2)[0]))
 
-    return [layer.q.register_forward_hook(see_queries), layer.kv.register_forward_hook(see_keys)]
+    return [layer.q.register_forward_hook(record_queries), layer.kv.register_forward_hook(record_keys)]
 
 
 def _heads(layer: Any, projected: Tensor, parts: int) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """The error of every backend of the ops against float64, by dtype and size, forward and backward.
 
-An error is |found - exact|_F / |exact|_F. Exact is the reference in float64, of the same inputs after rounding to the
-dtype: what a dtype can't hold is not counted. Sizes are N for the kernels (N x 49 of width 32), m for Newton-Schulz.
+The error is |found - exact|_F / |exact|_F. Exact is the reference in float64 on inputs that were rounded to the dtype
+before: the rounding of inputs is not counted. Sizes are N for the kernels (N x 49, width 32) and m for Newton-Schulz.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +16,8 @@ from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.plots.figure import new_figure, save
 
-SOURCE = "appendix, numerical accuracy of the kernels"
-CLAIM = "The custom kernels, forward and backward, are as accurate as the same formulas in PyTorch."
+SOURCE: str = "appendix, numerical accuracy of the kernels"
+CLAIM: str = "The custom kernels, forward and backward, are as accurate as the same formulas in PyTorch."
 SCALE, LANDMARKS, WIDTH = 4.0, 49, 32
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Op = Callable[..., Tensor]
@@ -29,30 +29,30 @@ OPS: dict[str, tuple[Op, tuple[int, ...]]] = {
 
 
 def run(settings: Settings) -> Outcome:
-    rows = list(measure(quick=settings.quick))
+    rows = list(_measure(quick=settings.quick))
     write_rows(settings.results / "errors.csv", rows)
-    draw(rows, settings.results / "kernel-accuracy.png")
+    _draw(rows, settings.results / "kernel-accuracy.png")
     return judge(rows)
 
 
-def measure(*, quick: bool) -> Iterator[Row]:
+def _measure(*, quick: bool) -> Iterator[Row]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name, (op, sizes) in OPS.items():
         for size in sizes[:1] if quick else sizes:
             for dtype in DTYPES:
-                inputs = [part.to(device, dtype) for part in points(name, size)]
+                inputs = [part.to(device, dtype) for part in _points(name, size)]
                 with ops.use_backend("reference"):
-                    exact = forward_and_backward(op, [part.double() for part in inputs])
-                for backend in usable(op, inputs):
+                    exact = _forward_and_backward(op, [part.double() for part in inputs])
+                for backend in _usable(op, inputs):
                     with ops.use_backend(backend):
-                        found = forward_and_backward(op, inputs)
+                        found = _forward_and_backward(op, inputs)
                     for direction, mine, wanted in zip(("forward", "backward"), found, exact, strict=True):
                         error = float((mine.double() - wanted).norm() / wanted.norm())
                         row: Row = {"op": name, "size": size, "dtype": str(dtype).removeprefix("torch.")}
                         yield row | {"backend": backend, "direction": direction, "error": float(f"{error:.4g}")}
 
 
-def points(op: str, size: int) -> list[Tensor]:
+def _points(op: str, size: int) -> list[Tensor]:
     """Queries, landmarks and values of two heads; for the solver, the kernel among landmarks."""
     generator = torch.Generator().manual_seed(size)
     x, y, v = (torch.randn(2, count, WIDTH, generator=generator) for count in (size, LANDMARKS, LANDMARKS))
@@ -61,8 +61,8 @@ def points(op: str, size: int) -> list[Tensor]:
     return [x, y] if op == "laplacian_kernel" else [x, y, v]
 
 
-def usable(op: Op, inputs: Sequence[Tensor]) -> list[str]:
-    """Backends that can run here on these inputs."""
+def _usable(op: Op, inputs: Sequence[Tensor]) -> list[str]:
+    """The backends that can run on these inputs."""
     found = []
     for backend, missing in ops.backends().items():
         if missing is None:
@@ -75,7 +75,7 @@ def usable(op: Op, inputs: Sequence[Tensor]) -> list[str]:
     return found
 
 
-def forward_and_backward(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _forward_and_backward(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The result, and the gradients of its weighted sum as one vector."""
     leaves = [part.detach().clone().requires_grad_() for part in inputs]
     out = op(*leaves)
@@ -87,7 +87,7 @@ def forward_and_backward(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, Tens
 def judge(rows: Sequence[Row]) -> Outcome:
     fast = [row for row in rows if row["backend"] != "reference"]
     if not fast:
-        return Outcome("no backend but plain PyTorch can run here.", "not confirmed at this scale")
+        return Outcome("only plain PyTorch can run here.", "not confirmed at this scale")
     cases = ("op", "size", "dtype", "direction")
     plain = {tuple(row[key] for key in cases): row["error"] for row in rows if row["backend"] == "reference"}
 
@@ -104,12 +104,12 @@ def judge(rows: Sequence[Row]) -> Outcome:
         f"most {ratio(largest):.2f} times as large ({largest['backend']}, {largest['op']}, {largest['direction']}, "
         f"{largest['dtype']}, size {largest['size']})."
     )
-    worst = ratio(largest)  # 10 is a digit
+    worst = ratio(largest)  # a factor of 10 is one decimal digit
     return Outcome(measured, "agrees" if worst <= 2 else "agrees in part" if worst < 10 else "disagrees")
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """A panel an op and direction; a line a dtype and backend."""
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    """One panel per op and direction, one line per dtype and backend."""
     drawn = new_figure(9, 5.2)
     panels = drawn.subplots(2, len(OPS), sharey=True, squeeze=False)
     lines = list(dict.fromkeys((row["dtype"], row["backend"]) for row in rows))

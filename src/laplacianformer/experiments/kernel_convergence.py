@@ -1,21 +1,23 @@
-"""Three models with either kernel, everything else equal: accuracy on held-out images as training goes on."""
+"""Three models with each of two kernels, everything else equal: accuracy on held-out images after every epoch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from laplacianformer.experiments.drawing import banded, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
-from laplacianformer.experiments.rows import Row, read_rows
+from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Difference, paired
-from laplacianformer.experiments.trainings import DEFAULT, one_argument, other_mixer, runs_of, train
+from laplacianformer.experiments.sweep import curves
+from laplacianformer.experiments.trainings import DEFAULT, other_mixer, runs_of, train, with_arguments
 from laplacianformer.plots.figure import new_figure, save
 
-SOURCE = "Figure 2a"
-CLAIM = (
-    "With a Laplacian kernel in the place of the Gaussian, SOFT++ and Skyformer converge faster and end slightly more "
+SOURCE: str = "Figure 2a"
+CLAIM: str = (
+    "With a Laplacian kernel in place of the Gaussian, SOFT++ and Skyformer converge faster and end slightly more "
     "accurate on ImageNet."
 )
-# With the mean of the values instead of their sum: the blocks here normalise before the attention (docs/attention.md).
+# averaged: the mean of the values instead of their sum, because blocks here normalise before the attention
+# (docs/attention.md).
 ARGUMENTS = "{{kernel: {kernel}, grid: 4, averaged: true}}"
 MODELS = {"SOFT++": "soft++", "Skyformer": "skyformer"}
 KERNELS = ("laplacian", "gaussian")
@@ -27,38 +29,39 @@ VARIANTS = {
         for kernel in KERNELS
     },
     f"{OURS}, laplacian": DEFAULT,
-    f"{OURS}, gaussian": one_argument("kernel", "gaussian"),
+    f"{OURS}, gaussian": with_arguments(kernel="gaussian"),
 }
 
 
 def run(settings: Settings) -> Outcome:
-    train(settings, runs_of(settings, VARIANTS, "variant"))
-    points = read_rows(settings.results / "curves.csv")
-    draw(points, settings.results / "kernel-convergence.png")
+    runs = runs_of(settings, VARIANTS, "variant")
+    train(settings, runs)
+    points = curves(runs, settings.trainings)
+    _draw(points, settings.results / "kernel-convergence.png")
     return judge(points)
 
 
-def mean_and_last(points: Sequence[Row], variant: str) -> dict[str, list[float]]:
-    """By seed, in percent: accuracy averaged over the epochs, which says how fast it grew, and after the last one."""
-    curves: dict[str, list[float]] = {}
+def _mean_and_last(points: Sequence[Row], variant: str) -> dict[str, list[float]]:
+    """Accuracy in percent, by seed: averaged over the epochs, which says how fast it grew, and after the last epoch."""
+    by_seed: dict[str, list[float]] = {}
     for point in points:
         if point["variant"] == variant:
-            curves.setdefault(point["seed"], []).append(100 * float(point["validation_accuracy"]))
-    return {"mean": [sum(curve) / len(curve) for curve in curves.values()], "last": [c[-1] for c in curves.values()]}
+            by_seed.setdefault(point["seed"], []).append(100 * float(point["validation_accuracy"]))
+    return {"mean": [sum(curve) / len(curve) for curve in by_seed.values()], "last": [c[-1] for c in by_seed.values()]}
 
 
-def differences(points: Sequence[Row], model: str) -> Mapping[str, Difference]:
-    """Of the Laplacian over the Gaussian."""
-    laplacian, gaussian = (mean_and_last(points, f"{model}, {kernel}") for kernel in KERNELS)
+def _differences(points: Sequence[Row], model: str) -> Mapping[str, Difference]:
+    """The Laplacian kernel minus the Gaussian."""
+    laplacian, gaussian = (_mean_and_last(points, f"{model}, {kernel}") for kernel in KERNELS)
     return {what: paired(laplacian[what], gaussian[what]) for what in laplacian}
 
 
 def judge(points: Sequence[Row]) -> Outcome:
-    found = {model: differences(points, model) for model in (*MODELS, OURS)}
+    found = {model: _differences(points, model) for model in (*MODELS, OURS)}
     listed = "; ".join(f"{model} {each['mean']} and {each['last']}" for model, each in found.items())
     measured = (
-        f"points of top-1 of the Laplacian kernel over the Gaussian, averaged over the epochs and after the last one "
-        f"(paired by seed, 95 % interval): {listed}."
+        f"top-1 of the Laplacian kernel minus that of the Gaussian, in points, averaged over the epochs and after the "
+        f"last epoch (paired by seed, 95 % interval): {listed}."
     )
     faster = [found[model]["mean"] for model in MODELS]
     up = [difference.clear and difference.mean > 0 for difference in faster]
@@ -70,7 +73,7 @@ def judge(points: Sequence[Row]) -> Outcome:
     return Outcome(measured, "disagrees" if any(down) else "not confirmed at this scale")
 
 
-def draw(points: Sequence[Row], path: Path) -> None:
+def _draw(points: Sequence[Row], path: Path) -> None:
     drawn = new_figure(9, 3.4)
     for axis, model in zip(drawn.subplots(1, 3, sharey=True), (*MODELS, OURS), strict=True):
         banded(axis, points, "variant", {f"{model}, {kernel}": kernel for kernel in KERNELS})
@@ -78,5 +81,7 @@ def draw(points: Sequence[Row], path: Path) -> None:
         tidy(axis, x="epochs", y="held-out top-1, %")
         axis.label_outer()
     handles = axis.get_legend_handles_labels()
-    drawn.legend(*handles, loc="outside lower center", ncols=2, frameon=False, title="mean and deviation of the seeds")
+    drawn.legend(
+        *handles, loc="outside lower center", ncols=2, frameon=False, title="mean and standard deviation over seeds"
+    )
     save(drawn, path)

@@ -1,9 +1,9 @@
-"""How far queries and keys lie apart in vision transformers: l1, squared l2 and l2 distances, and the tails of each.
+"""Distances between queries and keys in vision transformers: l1, squared l2 and l2, and the tails of each.
 
-Distances are taken head by head, of random pairs of a query and a key of the same image (of the same window in Swin),
-and divided by their median: kernels have a scale. Tails are measured by the excess kurtosis (0 for a normal
-distribution) and by the share of outliers, further than 3 interquartile ranges above the third quartile (1.2e-6 of a
-normal distribution); means over heads. The square root of the squared l2 distance is there as a control: squaring
+Distances are taken per head, between a random query and a random key of the same image (of the same window in Swin),
+and divided by their median, because kernels have a scale of their own. Tails are measured by the excess kurtosis (0 for
+a normal distribution) and by the fraction of outliers, which are more than 3 interquartile ranges above the third
+quartile (1.2e-6 of a normal distribution); means over heads. The l2 distance, not squared, is a control: squaring
 alone makes a tail heavier.
 """
 
@@ -18,19 +18,19 @@ from laplacianformer import recipes
 from laplacianformer._util.errors import InputError
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
-from laplacianformer.experiments.inputs import CIFAR10, pictures, queries_and_keys
+from laplacianformer.experiments.inputs import CIFAR10, held_out_images, queries_and_keys
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.sweep import weights_of
 from laplacianformer.experiments.trainings import runs_of, train
 from laplacianformer.plots.figure import new_figure, save
 from laplacianformer.weights import load_weights
 
-SOURCE = "Figure 1"
-CLAIM = (
-    "In trained DeiT, PVT and Swin, squared l2 distances of queries and keys have heavy tails, high variance and many "
-    "outliers; l1 distances are more concentrated."
+SOURCE: str = "Figure 1"
+CLAIM: str = (
+    "In trained DeiT, PVT and Swin, squared l2 distances between queries and keys have heavy tails, high variance and "
+    "many outliers; l1 distances are more concentrated."
 )
-# Small ones for 32 x 32 pixels; timm's PVT is the second version.
+# Small models for 32 x 32 pixels; timm's PVT is its second version.
 VIT = "{img_size: 32, patch_size: 4, embed_dim: 96, depth: 6, num_heads: 3}"
 PVT = "{depths: [2, 2, 2, 2], embed_dims: [32, 64, 128, 160], num_heads: [1, 2, 4, 5], mlp_ratios: [4, 4, 4, 4]}"
 SWIN = "{img_size: 32, patch_size: 2, window_size: 4, embed_dim: 32, depths: [2, 2, 2], num_heads: [1, 2, 4]}"
@@ -41,15 +41,15 @@ MODELS = {
 }
 PRETRAINED = {"DeiT": "deit_small_patch16_224", "PVT": "pvt_v2_b2", "Swin": "swin_tiny_patch4_window7_224"}
 DISTANCES = ("l1", "l2 squared", "l2")
-PAIRS = 2**14  # of each head
-HEAVY = 1.0  # excess kurtosis from which a tail is called heavy; 0.4 is that of a sum of 32 squares of normal numbers
+PAIRS = 2**14  # per head
+HEAVY = 1.0  # a tail is called heavy from this excess kurtosis; a sum of 32 squared normal numbers has 0.4
 
 
 def run(settings: Settings) -> Outcome:
     rows: list[Row] = []
     samples: dict[tuple[str, str], Tensor] = {}
-    for name, state, model, images in models(settings):
-        found = distances(model, images)
+    for name, state, model, images in _models(settings):
+        found = _distances(model, images)
         for distance in DISTANCES:
             rows += [
                 {"model": name, "weights": state, "distance": distance, "layer": layer} | tails(values)
@@ -57,28 +57,28 @@ def run(settings: Settings) -> Outcome:
             ]
             samples[f"{name}, {state}", distance] = torch.cat([values.flatten() for _, values in found[distance]])
     write_rows(settings.results / "tails.csv", rows)
-    draw(samples, settings.results / "qk-distances.png")
+    _draw(samples, settings.results / "qk-distances.png")
     return judge(rows)
 
 
-def models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
-    """Name, state of the weights, model and images: random and trained, or the official weights on ImageNet."""
+def _models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
+    """Name, "random" or "trained", model and images; on ImageNet, the official weights."""
     if settings.imagenet is not None:
         for name, architecture in PRETRAINED.items():
             try:
                 model = timm.create_model(architecture, pretrained=True).eval()
-            except Exception as error:  # whatever a network that is not there makes a downloader raise
+            except Exception as error:  # without a network, downloaders raise all kinds of errors
                 raise InputError(f"can't get the official weights of {architecture}: {error}") from None
             config = timm.data.resolve_model_data_config(model)
-            yield name, "trained", model, pictures(settings, 64, config | {"size": config["input_size"]})
+            yield name, "trained", model, held_out_images(settings, 64, config | {"size": config["input_size"]})
         return
     if settings.weights is not None:
         loaded = load_weights(settings.weights)
-        yield loaded.metadata["architecture"], "trained", loaded.model, pictures(settings, 64, loaded.input)
+        yield loaded.metadata["architecture"], "trained", loaded.model, held_out_images(settings, 64, loaded.input)
     runs = runs_of(settings, MODELS, "model", seeds=1)
     if not settings.quick:
         train(settings, runs, weights=True)
-    images = pictures(settings, 4 if settings.quick else 64, CIFAR10)
+    images = held_out_images(settings, 4 if settings.quick else 64, CIFAR10)
     for run, (name, overrides) in zip(runs, MODELS.items(), strict=True):
         torch.manual_seed(0)
         recipe = recipes.load("ablation", overrides)
@@ -89,17 +89,17 @@ def models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
 
 
 @torch.no_grad()
-def distances(model: nn.Module, images: Tensor) -> dict[str, list[tuple[str, Tensor]]]:
-    """By kind of distance: for each layer, (heads, pairs), over the median of the head."""
+def _distances(model: nn.Module, images: Tensor) -> dict[str, list[tuple[str, Tensor]]]:
+    """By kind of distance: name of each layer, and its distances over the median of the head, (heads, pairs)."""
     found: dict[str, list[tuple[str, Tensor]]] = {distance: [] for distance in DISTANCES}
     with queries_and_keys(model) as seen:
         model(images)
     generator = torch.Generator().manual_seed(0)
     for name, q, k in seen:
-        places = [
+        image, query, key = (
             torch.randint(0, size, (PAIRS,), generator=generator) for size in (q.shape[0], q.shape[2], k.shape[2])
-        ]
-        apart = (q.movedim(1, 0)[:, places[0], places[1]] - k.movedim(1, 0)[:, places[0], places[2]]).double()
+        )
+        apart = (q.movedim(1, 0)[:, image, query] - k.movedim(1, 0)[:, image, key]).double()
         squares = apart.square().sum(-1)
         for distance, values in zip(DISTANCES, (apart.abs().sum(-1), squares, squares.sqrt()), strict=True):
             found[distance].append((name, values / values.median(-1, keepdim=True).values))
@@ -107,7 +107,7 @@ def distances(model: nn.Module, images: Tensor) -> dict[str, list[tuple[str, Ten
 
 
 def tails(values_hp: Tensor) -> Row:
-    """Means over heads."""
+    """How heavy the tail of (heads, pairs) distances is, averaged over heads."""
     centred = values_hp - values_hp.mean(-1, keepdim=True)
     variance = centred.square().mean(-1)
     low, high = values_hp.quantile(torch.tensor([0.25, 0.75], dtype=values_hp.dtype), dim=-1)
@@ -120,7 +120,7 @@ def tails(values_hp: Tensor) -> Row:
     return {name: float(f"{float(number.mean()):.5g}") for name, number in numbers.items()}
 
 
-def mean_of(rows: Sequence[Row], distance: str, weights: str, what: str) -> float:
+def _mean_of(rows: Sequence[Row], distance: str, weights: str, what: str) -> float:
     found = [row[what] for row in rows if (row["distance"], row["weights"]) == (distance, weights)]
     return sum(found) / len(found)
 
@@ -130,29 +130,29 @@ def judge(rows: Sequence[Row]) -> Outcome:
     said = [
         f"{weights} weights: "
         + ", ".join(
-            f"{distance} {mean_of(rows, distance, weights, 'excess_kurtosis'):.2f}, "
-            f"{mean_of(rows, distance, weights, 'outliers'):.2%}, {mean_of(rows, distance, weights, 'variation'):.2f}"
+            f"{distance} {_mean_of(rows, distance, weights, 'excess_kurtosis'):.2f}, "
+            f"{_mean_of(rows, distance, weights, 'outliers'):.2%}, {_mean_of(rows, distance, weights, 'variation'):.2f}"
             for distance in DISTANCES
         )
         for weights in states
     ]
     measured = (
-        "excess kurtosis, share of outliers and deviation over mean, averaged over layers and models: "
+        "excess kurtosis, fraction of outliers, and standard deviation over mean, averaged over layers and models: "
         f"{'; '.join(said)}."
     )
     if "trained" not in states:
         return Outcome(measured, "not confirmed at this scale")
-    measured += " How much is due to squaring alone shows in l2, which is not squared."
+    measured += " The row l2, which is not squared, shows how much is due to squaring alone."
     heavier = [
-        mean_of(rows, "l2 squared", "trained", what) > mean_of(rows, "l1", "trained", what)
+        _mean_of(rows, "l2 squared", "trained", what) > _mean_of(rows, "l1", "trained", what)
         for what in ("excess_kurtosis", "outliers", "variation")
     ]
-    heavy = mean_of(rows, "l2 squared", "trained", "excess_kurtosis") > HEAVY
+    heavy = _mean_of(rows, "l2 squared", "trained", "excess_kurtosis") > HEAVY
     return Outcome(measured, "agrees" if all(heavier) and heavy else "agrees in part" if any(heavier) else "disagrees")
 
 
-def draw(samples: dict[tuple[str, str], Tensor], path: Path) -> None:
-    """The density of each distance over its median; a logarithmic axis shows the tails."""
+def _draw(samples: dict[tuple[str, str], Tensor], path: Path) -> None:
+    """The density of each distance over its median, on a logarithmic axis, which shows the tails."""
     names = sorted(dict.fromkeys(name for name, _ in samples), key=lambda name: name.rpartition(", ")[2])
     columns = min(3, len(names))
     lines = -(-len(names) // columns)

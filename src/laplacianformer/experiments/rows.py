@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Every row, its values as text; none where there is no such file yet."""
+    """Every row, with its values as text; no rows if the file does not exist yet."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -20,7 +20,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """The columns are those of any row, in the order in which they first appear."""
+    """The columns are those of all rows, in the order in which they first appear."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")

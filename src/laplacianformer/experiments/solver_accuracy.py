@@ -1,19 +1,19 @@
-"""The model with each solver of the landmark system, trained alike."""
+"""The model with each solver of the linear system of the landmarks, trained alike."""
 
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.frame import Outcome, Settings
-from laplacianformer.experiments.trainings import DEFAULT, one_argument
+from laplacianformer.experiments.trainings import DEFAULT, with_arguments
 
-SOURCE = "Table 3, left"
-CLAIM = (
+SOURCE: str = "Table 3, left"
+CLAIM: str = (
     "Newton-Schulz gives a more accurate model than conjugate gradients: 81.4 against 79.2 % (tiny) and 83.8 against "
     "81.4 % (small) on ImageNet."
 )
-# All with six steps but the last, which is exact.
+# Six steps each, except the last, which is exact.
 SOLVERS = {
     "Newton-Schulz": DEFAULT,
-    "conjugate gradients": one_argument("solver", "conjugate_gradient"),
-    "ridge (Cholesky)": one_argument("solver", "cholesky"),
+    "conjugate gradients": with_arguments(solver="conjugate_gradient"),
+    "ridge (Cholesky)": with_arguments(solver="cholesky"),
 }
 REPORTED = {"tiny": {"conjugate gradients": 79.2 - 81.4}, "small": {"conjugate gradients": 81.4 - 83.8}}
 

@@ -1,4 +1,4 @@
-"""What may be said of a few seeds: means, standard deviations, and differences that are larger than the noise."""
+"""What can be said from a few seeds: means, standard deviations, and differences larger than the noise."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 class Summary(NamedTuple):
-    """The mean of some numbers and the standard deviation of one of them."""
+    """Mean and standard deviation of a sample."""
 
     mean: float
     deviation: float
@@ -24,7 +24,7 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 class Difference(NamedTuple):
-    """The mean of paired differences, and half the width of its 95 % interval."""
+    """The mean of paired differences, and half the width of its 95 % confidence interval."""
 
     mean: float
     margin: float
@@ -39,7 +39,7 @@ class Difference(NamedTuple):
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Of `first` over `second`, pair by pair (the same seed); with one pair, nothing is clear."""
+    """`first` minus `second`, paired (by seed or image); from one pair, nothing is clear."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
     count = len(differences)
     if count < 2:

@@ -1,8 +1,8 @@
-"""Trainings that belong together: a queue of runs, each resumable, and one row a run in runs.csv.
+"""Sweeps of trainings: a queue of runs, each resumable, and one row per run in runs.csv.
 
-A row is added as its run ends, and a run that has its row is not trained again: a sweep that was killed goes on where
-it was. Several sweeps may share a table: what they have in common is trained once. Each run is a process of
-`laplacianformer train` with one thread; there are at most as many as cores.
+A row is added when its run ends, and a run that has a row is not trained again: a sweep that was killed continues where
+it stopped. Several sweeps may share a table; what they have in common is trained once. Each run is a process of
+`laplacianformer train` with one thread, and by default there are as many at a time as cores.
 """
 
 import fcntl
@@ -17,22 +17,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.provenance import provenance
+from laplacianformer.experiments.frame import Progress, silent
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
 
 PROGRAM = (sys.executable, "-m", "laplacianformer")
-THREADS = 1  # of a training: several trainings use several cores better than one of them does
-PAUSE = 0.2  # seconds between looks at the running processes
-SCORES = ("validation_", "box_", "mask_")  # how columns of metrics.csv begin that are measured on held-out images
+THREADS = 1  # per training: several trainings use several cores better than one training does
+PAUSE = 0.2  # seconds between two checks of the running processes
+SCORES = ("validation_", "box_", "mask_")  # prefixes of the columns of metrics.csv that are measured on held-out images
+# The same model under another name: `LaplacianAttention` had the options of the comparisons itself once. Leaving it out
+# of the key keeps the rows of earlier trainings valid, which computed the same numbers.
+ABLATION = "model.args.attention=ablation"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a recipe with overrides and a seed, and the columns by which it is told from the others."""
+    """One training: a recipe with overrides and a seed, and the columns that label it in a table."""
 
     recipe: str
     labels: Row
@@ -42,56 +43,66 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """Of `laplacianformer`, without the folder it writes to."""
+        """The command line of `laplacianformer`, without its output folder."""
         data = [] if self.data is None else ["--data", self.data]
         return ["train", "--recipe", self.recipe, *data, "--resume", *self.overrides, f"run.seed={self.seed}"]
 
     @property
     def key(self) -> str:
-        """Short, and the same for the same training, wherever its data lie."""
-        same = json.dumps([self.recipe, sorted(self.overrides), self.seed])
-        return hashlib.sha256(same.encode()).hexdigest()[:10]
+        """A short hash, the same for the same training, wherever its data are stored."""
+        overrides = sorted(override for override in self.overrides if override != ABLATION)
+        identity = json.dumps([self.recipe, overrides, self.seed])
+        return hashlib.sha256(identity.encode()).hexdigest()[:10]
 
 
 def sweep(
-    runs: Sequence[Run], results: Path, work: Path, processes: int | None = None, *, weights: bool = False
+    runs: Sequence[Run],
+    results: Path,
+    work: Path,
+    processes: int | None = None,
+    *,
+    weights: bool = False,
+    progress: Progress = silent,
 ) -> list[Row]:
-    """Train what has no row yet in results/runs.csv, and return the rows of all runs with their labels, in their order.
+    """Train what has no row yet in results/runs.csv, and return the rows of all runs with their labels, in order.
 
     Args:
-        runs: what is to be trained.
-        results: folder of runs.csv, and of curves.csv with the held-out numbers after every epoch.
-        work: folder of the runs themselves, one each: metrics, checkpoint, weights, log.txt.
-        processes: at once; by default one a core.
-        weights: train also what has its row but no weights in `work`.
+        runs: the trainings.
+        results: folder of runs.csv, and of curves.csv with the held-out metrics after every epoch.
+        work: folder with one subfolder per run: metrics, checkpoint, weights, log.txt.
+        processes: trainings at a time; by default one per core.
+        weights: also train runs that have a row but no weights in `work`.
+        progress: called at the start and after every training.
     """
     table = results / "runs.csv"
-    done = {row["run"] for row in read_rows(table)}
-    every = {run.key: run for run in runs}  # the same training may be there by two names
-    missing = [run for key, run in every.items() if key not in done or (weights and not weights_of(run, work).exists())]
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("trainings", total=len(every), completed=len(every) - len(missing))
-        for run, seconds in _finished(missing, work, processes or os.cpu_count() or 1):
-            _record(run, work / run.key, results, seconds)
-            progress.advance(bar)
+    recorded = {row["run"] for row in read_rows(table)}
+    distinct = {run.key: run for run in runs}  # the same training may be listed under two labels
+    missing = [
+        run for key, run in distinct.items() if key not in recorded or (weights and not weights_of(run, work).exists())
+    ]
+    finished = len(distinct) - len(missing)
+    progress(finished, len(distinct))
+    for run, seconds in _finished(missing, work, processes or os.cpu_count() or 1):
+        _record(run, work / run.key, results, seconds)
+        finished += 1
+        progress(finished, len(distinct))
     rows = {row["run"]: row for row in read_rows(table)}
     return [run.labels | rows[run.key] for run in runs]
 
 
 def curves(runs: Sequence[Run], results: Path) -> list[Row]:
-    """The held-out numbers of these runs after every epoch, with their labels."""
+    """The held-out metrics of these runs after every epoch, with their labels."""
     points = read_rows(results / "curves.csv")
     return [run.labels | point for run in runs for point in points if point["run"] == run.key]
 
 
 def weights_of(run: Run, work: Path) -> Path:
-    """Where a training leaves its weights."""
+    """The weights file that a training writes."""
     return work / run.key / "model.safetensors"
 
 
 def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple[Run, float]]:
-    """Each run as it ends, with its seconds. One that fails is named when the others have ended."""
+    """Each run when it ends, with its seconds. The first failure is raised after all others have ended."""
     waiting, running, failures = list(runs), list[_Process](), list[InputError]()
     try:
         while waiting or running:
@@ -129,19 +140,19 @@ class _Process:
         return time.monotonic() - self.started
 
     def close(self) -> InputError | None:
-        """What went wrong, if anything did."""
+        """Release the lock, and return what went wrong, if anything did."""
         os.close(self.lock)
         if not self.child.returncode:
             return None
         log = self.folder / "log.txt"
         last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
-        return InputError(f"a training ended with code {self.child.returncode}: {last[0]} (all of it: {log})")
+        return InputError(f"a training ended with code {self.child.returncode}: {last[0]} (full log: {log})")
 
 
 def _start(run: Run, folder: Path) -> _Process | None:
-    """A process that trains, or None while one of another sweep does.
+    """A process that trains, or None while a process of another sweep trains the same run.
 
-    The lock is the child's too: where a sweep is killed and its trainings are not, the next sweep waits for them.
+    The child inherits the lock: if a sweep is killed and its trainings are not, the next sweep waits for them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
@@ -172,11 +183,11 @@ def _record(run: Run, folder: Path, results: Path, seconds: float) -> None:
         **{name: curve[-1][name] for name in names},
         "recipe": run.recipe,
         "overrides": " ".join(run.overrides),
-        "seconds": round(seconds),  # of the process that ended it
+        "seconds": round(seconds),  # of the last process, where the run was resumed
         **provenance(threads=THREADS),
     }
     points = [{"run": run.key, "seed": run.seed, **point} for point in curve]
-    with _locked(results):  # for another sweep of the same results
+    with _locked(results):  # another sweep may write to the same table
         for name, more in (("curves.csv", points), ("runs.csv", [row])):
             kept = [old for old in read_rows(results / name) if old["run"] != run.key]
             write_rows(results / name, [*kept, *more])

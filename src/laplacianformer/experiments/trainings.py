@@ -1,40 +1,45 @@
 """The one training that the sweeps vary, and what they have in common.
 
-All of them share recipes/ablation.yaml, seeds and table: a run that two sweeps ask for, as the default one, is trained
-once. --quick takes a few handwritten digits, --imagenet the recipe of the paper's own size.
+All of them share recipes/ablation.yaml, the seeds and the table of trainings: a run that two sweeps ask for, such as
+the default one, is trained once. --quick trains on a few handwritten digits, --imagenet at the paper's own scale.
 """
 
 from collections.abc import Mapping, Sequence
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.experiments.frame import Settings
-from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Difference, Summary, paired, summary
-from laplacianformer.experiments.sweep import Run, curves, sweep
+from laplacianformer.experiments.sweep import ABLATION, Run, sweep
 
 SEEDS = 3
 QUICK = (
     *("data.train_samples=144", "data.val_samples=72", "data.workers=0", "optimise.epochs=2"),
     *("optimise.warmup_epochs=0.5", "run.tensorboard=false"),
 )
-# Of a variant: what is put over the recipe. The default run is the recipe as it is.
+# Overrides of the recipe, by name of the variant. The default run is the recipe as it is.
 Variants = Mapping[str, tuple[str, ...]]
 DEFAULT: tuple[str, ...] = ()
+# What only AblationAttention can do: these options, and these kinds of whitening.
+COMPARED_OPTIONS = {"kernel", "gram", "solver", "ratio", "landmarks", "tied"}
+COMPARED_WHITENING = {"instance", "full"}
 
 
 def other_mixer(name: str, arguments: str = "{}") -> tuple[str, ...]:
-    """The recipe with another token mixer, which does not know the arguments of the default one."""
+    """The recipe with another token mixer, which does not have the arguments of the default one."""
     return f"model.args.attention={name}", f"model.args.attention_args={arguments}"
 
 
-def one_argument(name: str, value: object) -> tuple[str, ...]:
-    """The recipe with one argument of its attention changed."""
-    return (f"model.args.attention_args.{name}={value}",)
+def with_arguments(**arguments: object) -> tuple[str, ...]:
+    """The recipe with some arguments of its attention changed."""
+    only_there = COMPARED_OPTIONS & arguments.keys() or arguments.get("whitening") in COMPARED_WHITENING
+    changed = (f"model.args.attention_args.{name}={value}" for name, value in arguments.items())
+    return (*((ABLATION,) if only_there else ()), *changed)
 
 
 def runs_of(settings: Settings, variants: Variants, column: str, seeds: int = SEEDS) -> list[Run]:
-    """Every variant with every seed; seeds first, so that a sweep that is stopped has whole pairs."""
-    recipe, shared, data = _images(settings)
+    """Every variant with every seed. Seeds are the outer loop: a sweep that is stopped leaves complete pairs."""
+    recipe, shared, data = _recipe(settings)
     return [
         Run(recipe, {column: name}, (*shared, *overrides), seed, data)
         for seed in range(1 if settings.quick else seeds)
@@ -42,7 +47,7 @@ def runs_of(settings: Settings, variants: Variants, column: str, seeds: int = SE
     ]
 
 
-def _images(settings: Settings) -> tuple[str, tuple[str, ...], str | None]:
+def _recipe(settings: Settings) -> tuple[str, tuple[str, ...], str | None]:
     """Recipe, overrides and data."""
     if settings.quick:
         return "digits", QUICK, None
@@ -54,22 +59,19 @@ def _images(settings: Settings) -> tuple[str, tuple[str, ...], str | None]:
 
 
 def train(settings: Settings, runs: Sequence[Run], *, weights: bool = False) -> list[Row]:
-    """Train what was not trained yet; rows and curves of these runs go to the folder of the experiment too."""
+    """Train what was not trained yet, and return the rows of these runs in the shared table of trainings."""
     processes = settings.processes or (1 if settings.imagenet else None)  # one training on ImageNet fills a machine
-    rows = sweep(runs, settings.trainings, settings.work, processes, weights=weights)
-    write_rows(settings.results / "runs.csv", rows)
-    write_rows(settings.results / "curves.csv", curves(runs, settings.trainings))
-    return rows
+    return sweep(runs, settings.trainings, settings.work, processes, weights=weights, progress=settings.progress)
 
 
 def accuracies(rows: Sequence[Row], column: str, name: str) -> list[float]:
-    """Of a variant, in percent, by seed."""
+    """The accuracy of a variant in percent, by seed."""
     found = [row for row in rows if row[column] == name]
     return [100 * float(row["validation_accuracy"]) for row in sorted(found, key=lambda row: int(row["seed"]))]
 
 
 def compared(rows: Sequence[Row], column: str, baseline: str) -> dict[str, tuple[Summary, Difference]]:
-    """Of every variant its accuracy, and its difference to the baseline, seed by seed."""
+    """For every variant its accuracy, and its difference to the baseline, paired by seed."""
     base = accuracies(rows, column, baseline)
     found = {name: accuracies(rows, column, name) for name in dict.fromkeys(row[column] for row in rows)}
     return {name: (summary(own), paired(own, base)) for name, own in found.items()}

@@ -1,4 +1,4 @@
-"""Sweeps over one setting of the model: variants against the default, seed by seed."""
+"""Sweeps over one setting of the model: variants against the default, paired by seed."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from laplacianformer.experiments.statistics import summary
 from laplacianformer.experiments.trainings import Variants, accuracies, compared, runs_of, train
 from laplacianformer.plots.figure import new_figure, save
 
-Reported = Mapping[str, Mapping[str, float]]  # by series of the paper: points over the default, by variant
+Reported = Mapping[str, Mapping[str, float]]  # series of the paper: {variant: its accuracy minus that of the default}
 
 
 def compare(
     settings: Settings, column: str, variants: Variants, default: str, reported: Reported | None = None
 ) -> list[Row]:
-    """Train all variants and draw their differences to the default."""
+    """Train all variants and plot their differences to the default."""
     rows = train(settings, runs_of(settings, variants, column))
-    draw(rows, column, default, reported or {}, settings.results / f"{settings.results.name}.png")
+    _draw(rows, column, default, reported or {}, settings.results / f"{settings.results.name}.png")
     return rows
 
 
@@ -30,48 +30,52 @@ def measured(rows: Sequence[Row], column: str, default: str) -> str:
         for name, (own, difference) in compared(rows, column, default).items()
     )
     return (
-        f"top-1 of {seeds} {'seeds' if seeds > 1 else 'seed'} (%; in brackets points over {default}, paired by seed, "
-        f"95 % interval): {listed}."
+        f"top-1 of {seeds} {'seeds' if seeds > 1 else 'seed'} (%; in brackets the difference to {default} in points, "
+        f"paired by seed, 95 % interval): {listed}."
     )
 
 
-def is_best(rows: Sequence[Row], column: str, default: str, others: Sequence[str] | None = None) -> Verdict:
-    """Whether the default is above others: no difference inside the noise counts for or against."""
+def _is_best(rows: Sequence[Row], column: str, default: str, others: Sequence[str] | None = None) -> Verdict:
+    """Whether the default is more accurate than the others. Differences within the noise count neither way."""
     found = compared(rows, column, default)
     differences = [found[name][1] for name in others or found if name != default]
     if any(difference.clear and difference.mean > 0 for difference in differences):
         return "disagrees"
-    below = [difference.clear for difference in differences]
-    return "agrees" if all(below) else "agrees in part" if any(below) else "not confirmed at this scale"
+    return verdict_of_parts([difference.clear for difference in differences])
+
+
+def verdict_of_parts(confirmed: Sequence[bool]) -> Verdict:
+    """Of a claim with several parts, none of which is contradicted."""
+    return "agrees" if all(confirmed) else "agrees in part" if any(confirmed) else "not confirmed at this scale"
 
 
 def judge(rows: Sequence[Row], column: str, default: str, others: Sequence[str] | None = None) -> Outcome:
-    return Outcome(measured(rows, column, default), is_best(rows, column, default, others))
+    return Outcome(measured(rows, column, default), _is_best(rows, column, default, others))
 
 
-def draw(rows: Sequence[Row], column: str, default: str, reported: Reported, path: Path) -> None:
-    """Points over the default: of each seed, their mean with its 95 % interval, and what the paper reports."""
+def _draw(rows: Sequence[Row], column: str, default: str, reported: Reported, path: Path) -> None:
+    """Differences to the default in points: of each seed, their mean with its 95 % interval, and the paper's."""
     found = compared(rows, column, default)
     base = accuracies(rows, column, default)
     drawn = new_figure(6.5, 3.4)
     axis = drawn.subplots()
     axis.axhline(0, color="#888888", linewidth=0.8)
     dots = {"marker": "o", "color": "#888888", "markersize": 3, "linestyle": "none"}
-    for place, name in enumerate(found):
+    for x, name in enumerate(found):
         over = [own - other for own, other in zip(accuracies(rows, column, name), base, strict=True)]
-        axis.plot([place - 0.12] * len(over), over, **dots, label="_" if place else "a seed")
-    others = {place: difference for place, (name, (_, difference)) in enumerate(found.items()) if name != default}
+        axis.plot([x - 0.12] * len(over), over, **dots, label="_" if x else "one seed")
+    others = {x: difference for x, (name, (_, difference)) in enumerate(found.items()) if name != default}
     if len(base) > 1:
         means, margins = zip(*others.values(), strict=True)
         style = STYLES[0] | {"linestyle": "none"}
         axis.errorbar(list(others), means, margins, **style, capsize=3, label="mean, 95 % interval")
     for style, (series, points) in zip(STYLES[1:], reported.items(), strict=False):
-        shown = {place + 0.15: points[name] for place, name in enumerate(found) if name in points and place in others}
+        shown = {x + 0.15: points[name] for x, name in enumerate(found) if name in points and x in others}
         label = f"reported by the paper: {series}"
         axis.plot(list(shown), list(shown.values()), **style | {"linestyle": "none"}, label=label)
     axis.set_xticks(range(len(found)), [textwrap.fill(name, 14) for name in found])
     axis.set_xlim(-0.5, len(found) - 0.5)
-    tidy(axis, x="", y=f"top-1 over {default}, points")
+    tidy(axis, x="", y="difference in top-1, points")
     axis.set_title(f"{default}: {summary(base).mean:.1f} % top-1, mean of {len(base)}", fontsize=10)
     drawn.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     save(drawn, path)

@@ -1,22 +1,22 @@
-"""The model with each whitening of its kernel features, trained alike. Full whitening is m x m here, not N x N."""
+"""The model with each kind of whitening of its kernel features, trained alike. Full whitening is m x m, not N x N."""
 
 from collections.abc import Sequence
 
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
-from laplacianformer.experiments.trainings import DEFAULT, compared, one_argument
+from laplacianformer.experiments.trainings import DEFAULT, compared, with_arguments
 
-SOURCE = "beyond the paper, on its section on the injective map"
-CLAIM = (
-    "A diagonal estimate of the covariance keeps the effect of full whitening, which the paper could not afford: so it "
-    "should be better than none, and no worse than the full one."
+SOURCE: str = "beyond the paper, on its section on the injective map"
+CLAIM: str = (
+    "A diagonal estimate of the covariance keeps the effect of full whitening, which the paper could not afford. So it "
+    "should be better than no whitening, and no worse than full whitening."
 )
 KINDS = {
     "running": DEFAULT,
-    "none": one_argument("whitening", "null"),
-    "instance": one_argument("whitening", "instance"),
-    "full": one_argument("whitening", "full"),
+    "none": with_arguments(whitening="null"),
+    "instance": with_arguments(whitening="instance"),
+    "full": with_arguments(whitening="full"),
 }
 
 

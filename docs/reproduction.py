@@ -1,0 +1,82 @@
+"""Write docs/reproduction.md: every experiment with its plot, claim and verdict, from what is in results/.
+
+python docs/reproduction.py
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from laplacianformer._util.files import replacing
+from laplacianformer.experiments import EXPERIMENTS
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reproduction.md"
+RESULTS = ROOT / "results"
+HEAD = """# The paper's figures and tables, reproduced
+
+For readers of the paper: what it claims, what was measured here, and whether the two agree. This page is written by
+`python docs/reproduction.py` from the folders in `results/`; do not edit it. Each experiment is one command, which
+writes its numbers (CSV), its plot and its verdict (`verdict.json`, with commit, machine and date) to `results/NAME/`;
+all trainings are in one table, [results/trainings](../results/trainings/runs.csv).
+
+Accuracies here are those of small models after short trainings on CIFAR-10
+([ablation.yaml](../src/laplacianformer/recipes/ablation.yaml), every variant with the same seeds), not the paper's.
+They can confirm or contradict a claim only as far as it should hold at any scale. "Not confirmed at this scale" means
+that the difference is within the noise, or that nothing was measured that could decide. Numbers "reported by the paper"
+were not measured here.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results (default: results)")
+    parser.add_argument("--page", type=Path, default=PAGE, help="file to write (default: docs/reproduction.md)")
+    arguments = parser.parse_args()
+    with replacing(arguments.page) as file:
+        file.write(text(arguments.results, arguments.page.parent).encode())
+    print(f"{arguments.page}: {len(verdicts(arguments.results))} of {len(EXPERIMENTS)} experiments")
+
+
+def verdicts(results: Path) -> dict[str, dict[str, Any]]:
+    """The verdict of each experiment that was run, in the order of the list."""
+    files = {name: results / name / "verdict.json" for name in EXPERIMENTS}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+def text(results: Path, folder: Path) -> str:
+    """The page. Its links to the results are relative to `folder`."""
+    found = verdicts(results)
+    table = ["| experiment | in the paper | verdict |", "|---|---|---|"]
+    for name in EXPERIMENTS:
+        if name in found:
+            table.append(f"| [{name}](#{name}) | {found[name]['source']} | **{found[name]['verdict']}** |")
+        else:
+            table.append(f"| {name} |  | not run yet |")
+    sections = [_section(name, verdict, results, folder) for name, verdict in found.items()]
+    return "\n".join([HEAD, *table, *sections]) + "\n"
+
+
+def _section(name: str, verdict: dict[str, Any], results: Path, folder: Path) -> str:
+    commit = verdict["commit"].removesuffix("+")[:12]
+    path = Path(os.path.relpath(results, folder)).as_posix()
+    # Experiments that only train have no numbers of their own.
+    numbers = f"{path}/{name}" if list((results / name).glob("*.csv")) else f"{path}/trainings/runs.csv"
+    return f"""
+## {name}
+
+{EXPERIMENTS[name][0].upper()}{EXPERIMENTS[name][1:]}.
+
+- **Claim** ({verdict["source"]}): {verdict["claim"]}
+- **Measured**: {verdict["measured"]}
+- **Verdict**: {verdict["verdict"]}
+
+![{name}]({path}/{name}/{name}.png)
+
+`{verdict["command"]}`: [numbers]({numbers}), commit {commit}, {verdict["date"]}, {verdict["machine"]}."""
+
+
+if __name__ == "__main__":
+    main()

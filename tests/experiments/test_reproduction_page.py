@@ -1,0 +1,54 @@
+"""docs/reproduction.py, which writes docs/reproduction.md."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from laplacianformer.experiments import EXPERIMENTS, find
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "docs" / "reproduction.py"
+specification = importlib.util.spec_from_file_location("reproduction", SCRIPT)
+page = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(page)
+
+
+def verdict(results: Path, name: str, **changed: str) -> None:
+    keys = ("source", "claim", "measured", "verdict", "command", "commit", "date", "machine")
+    (results / name).mkdir(parents=True)
+    (results / name / "verdict.json").write_text(json.dumps(dict.fromkeys(keys, "some words") | changed))
+
+
+def test_the_committed_page_is_that_of_the_committed_results() -> None:
+    assert page.PAGE.read_text() == page.text(page.RESULTS, page.PAGE.parent)
+
+
+def test_the_committed_verdicts_judge_the_claims_of_the_code() -> None:
+    for name, found in page.verdicts(page.RESULTS).items():
+        assert (found["source"], found["claim"]) == (find(name).SOURCE, find(name).CLAIM)
+
+
+def test_every_picture_and_link_of_the_page_is_there() -> None:
+    text = page.PAGE.read_text()
+    for name in page.verdicts(page.RESULTS):
+        assert f"](../results/{name}/{name}.png)" in text
+    links = [part.split(")")[0] for part in text.split("](")[1:]]
+    assert all((page.PAGE.parent / link).exists() for link in links if not link.startswith("#"))
+
+
+def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path) -> None:
+    verdict(tmp_path / "results", "lambda", verdict="disagrees", commit="0123456789abcdef+")
+    verdict(tmp_path / "results", "gradients")
+    (tmp_path / "results" / "gradients" / "lengths.csv").write_text("length\n1\n")
+    paths = ["--results", str(tmp_path / "results"), "--page", str(tmp_path / "docs" / "reproduction.md")]
+    ended = subprocess.run([sys.executable, SCRIPT, *paths], capture_output=True, text=True, check=True)
+    text = (tmp_path / "docs" / "reproduction.md").read_text()
+    assert "| [lambda](#lambda) | some words | **disagrees** |" in text
+    assert "[numbers](../results/trainings/runs.csv), commit 0123456789ab," in text
+    assert "[numbers](../results/gradients), commit some words," in text
+    assert "- **Claim** (some words): some words\n- **Measured**" in text
+    assert "![lambda](../results/lambda/lambda.png)" in text
+    assert text.count("not run yet") == len(EXPERIMENTS) - 2
+    assert f"2 of {len(EXPERIMENTS)} experiments" in ended.stdout

@@ -1,0 +1,44 @@
+"""The folder results/: explained by its README, without copies, and with pictures only where a page shows them."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from laplacianformer.experiments.rows import read_rows
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+README = (RESULTS / "README.md").read_text() if RESULTS.exists() else ""
+WORDS = set(re.findall(r"`([\w.-]+)`", README))
+TABLES = sorted(RESULTS.rglob("*.csv"))
+
+
+def test_the_readme_names_every_folder() -> None:
+    folders = {path.name for path in RESULTS.iterdir() if path.is_dir()}
+    assert folders == {"benchmarks"} | (folders & WORDS)
+    for path in (RESULTS / "benchmarks").rglob("*.csv"):
+        assert path.name in README
+
+
+@pytest.mark.parametrize("table", TABLES, ids=[str(path.relative_to(RESULTS)) for path in TABLES])
+def test_the_readme_explains_every_column(table) -> None:
+    prefixes, suffixes = ("box_", "mask_"), ("_fastest",)
+    for column in read_rows(table)[0]:
+        names = {column, *(column.removeprefix(prefix) for prefix in prefixes)}
+        names |= {column.removesuffix(suffix) for suffix in suffixes}
+        assert names & WORDS, column
+
+
+def test_rows_are_not_copied() -> None:
+    """Trainings are in one table, from which the experiments take their rows."""
+    keyed = [path for path in TABLES if "run" in read_rows(path)[0]]
+    assert {path.parent.name for path in keyed} == {"trainings"}
+
+
+def test_every_committed_picture_is_shown_by_a_page() -> None:
+    listed = subprocess.run(["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    pages = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    for picture in (Path(name) for name in listed if name.endswith((".png", ".jpg"))):
+        assert f"/{picture.parent.name}/{picture.name})" in pages, picture
