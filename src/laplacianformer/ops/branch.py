@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops import backend as backends
-from laplacianformer.ops.cpu_extension import level, tables
+from laplacianformer.ops.cpu_extension import level
 from laplacianformer.ops.newton_schulz.cpu import LARGEST as LARGEST
 from laplacianformer.ops.precision import without_autocast
 from laplacianformer.ops.registered import unwatched
@@ -39,14 +39,17 @@ class Settings(NamedTuple):
     variance_eps: float
     iterations: int
 
-    def turns(self) -> tuple[Tensor | None, ...]:
-        return (*tables(*(self.rotation or (None, None))), *tables(*(self.cell_rotation or (None, None))))
+    def rotations(self) -> list[Tensor]:
+        given = (*self.rotation, *self.cell_rotation) if self.rotation and self.cell_rotation else ()
+        return [table.contiguous() for table in given]
 
-    def gains(self) -> tuple[Tensor | None, float]:
-        return (self.gain.detach().float().contiguous(), 0.0) if isinstance(self.gain, Tensor) else (None, self.gain)
+    def gains(self) -> Tensor | None:
+        return self.gain.detach().float().contiguous() if isinstance(self.gain, Tensor) else None
 
-    def numbers(self) -> tuple[int | float, ...]:
-        return (*self.size, *self.cells, self.scale, self.eps, self.variance_eps, self.iterations, level())
+    def numbers(self) -> tuple[list[int], list[float], int]:
+        gain = 0.0 if isinstance(self.gain, Tensor) else self.gain
+        sizes = [*self.size, *self.cells, self.iterations]
+        return sizes, [gain, self.scale, self.eps, self.variance_eps], level()
 
 
 def can_run(q: Tensor, k: Tensor, v: Tensor, gain: Tensor | float) -> bool:
@@ -72,8 +75,8 @@ def evaluated(q: Tensor, k: Tensor, v: Tensor, variance: Tensor | None, settings
     """
     if variance is not None:
         variance = variance.float().contiguous()
-    out: Tensor = torch.ops.laplacianformer_cpu.branch(
-        q, k, v, *settings.turns(), variance, *settings.gains(), *settings.numbers()
+    out: Tensor = torch.ops.laplacianformer_cpu.attention_evaluate(
+        q, k, v, variance, settings.gains(), settings.rotations(), *settings.numbers()
     )
     return out
 
@@ -98,12 +101,12 @@ class _Trained(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, gain: Tensor | None, settings: Settings, one_by_one: Any
     ) -> tuple[Tensor, Tensor]:
-        turns, gains, numbers = settings.turns(), settings.gains(), settings.numbers()
-        out, *rest = torch.ops.laplacianformer_cpu.branch_forward(q, k, v, *turns, *gains, *numbers)
-        ctx.save_for_backward(q, k, v, *rest, *turns, gains[0], gain)
-        ctx.settings = (gains[1], *numbers)
+        gains, rotations, numbers = settings.gains(), settings.rotations(), settings.numbers()
+        forward = torch.ops.laplacianformer_cpu.attention_forward
+        out, variance, saved = forward(q, k, v, gains, rotations, *numbers)
+        ctx.save_for_backward(q, k, v, gain, variance, gains, *rotations, *saved)
+        ctx.numbers, ctx.rotations = numbers, len(rotations)
         ctx.one_by_one = one_by_one
-        variance = rest[1]
         ctx.mark_non_differentiable(variance)
         ctx.set_materialize_grads(False)
         return out, variance
@@ -112,11 +115,13 @@ class _Trained(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 6
-        *saved, gain = ctx.saved_tensors
+        q, k, v, gain, variance, gains, *rest = ctx.saved_tensors
+        rotations, saved = rest[: ctx.rotations], rest[ctx.rotations :]
         if torch.is_grad_enabled() or not unwatched(grad):  # second derivatives, batched gradients, someone looking on
-            return (*_by_ops(ctx.one_by_one, [*saved[:3], gain], grad), None, None)
-        dq, dk, dv, of_heads = torch.ops.laplacianformer_cpu.branch_backward(grad, *saved, *ctx.settings)
-        return dq, dk, dv, None if gain is None else of_heads.to(gain.dtype), None, None
+            return (*_by_ops(ctx.one_by_one, [q, k, v, gain], grad), None, None)
+        backward = torch.ops.laplacianformer_cpu.attention_backward
+        dq, dk, dv, d_gains = backward(grad, q, k, v, variance, saved, gains, rotations, *ctx.numbers)
+        return dq, dk, dv, None if gain is None else d_gains.to(gain.dtype), None, None
 
 
 def _by_ops(one_by_one: Callable[..., Tensor], inputs: list[Tensor | None], grad: Tensor) -> list[Tensor | None]:
