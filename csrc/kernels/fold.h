@@ -22,10 +22,13 @@ class Folder {
   // With a null base, only bytes() may be called.
   Folder(const Folding& folding, void* base)
       : f_(folding), m_(folding.landmarks), wide_(padded<float>(folding.width)), high_(padded<float>(m_)) {
-    for (float** matrix : {&summed_, &values_, &grads_}) *matrix = take(base, m_ * wide_);
+    summed_ = take(base, m_ * wide_);
+    values_ = take(base, m_ * wide_);
+    grads_ = take(base, m_ * wide_);
     columns_ = take(base, f_.width * high_);
     square_ = take(base, m_ * high_);
-    for (float** row : {&centre_, &total_}) *row = take(base, wide_);
+    centre_ = take(base, wide_);
+    total_ = take(base, wide_);
     zeros_ = take(base, wide_ > high_ ? wide_ : high_);
   }
 

@@ -28,7 +28,8 @@ class Inverter {
     const int64_t iterates = task.grad.data ? task.iterations : 2;
     iterates_ = used_;
     used_ += iterates * numbers();
-    for (R** matrix : {&negative_, &transposed_, &work_, &left_, &right_, &grad_, &sum_}) {
+    R** const matrices[] = {&negative_, &transposed_, &work_, &left_, &right_, &grad_, &sum_};
+    for (R** matrix : matrices) {
       *matrix = base_ + used_;
       used_ += numbers();
     }
@@ -120,7 +121,9 @@ class Inverter {
 
   // With G the gradient of the next iterate: sum -= X' G X', G = 2 G - G X' A' - A' X' G.
   void step_back(const R* x) {
-    for (R* matrix : {left_, right_, work_}) clear(matrix);
+    clear(left_);
+    clear(right_);
+    clear(work_);
     transpose_to(x, transposed_);
     multiply(transposed_, grad_, left_);
     multiply(grad_, transposed_, right_);
@@ -136,7 +139,9 @@ class Inverter {
 
   // The same for symmetric A, X and G.
   void step_back_symmetric(const R* x) {
-    for (R* matrix : {left_, right_, work_}) clear(matrix);
+    clear(left_);
+    clear(right_);
+    clear(work_);
     multiply(x, grad_, left_);
     multiply(left_, x, work_);
     multiply(negative_, left_, right_);

@@ -15,21 +15,21 @@ namespace {
 
 // The gradient of the kernel, times the kernel and this factor, is that of the distances for sign_sums.h.
 template <class T>
-Accumulation<T> sign_factor(const Item<T>& item) {
+inline Accumulation<T> sign_factor(const Item<T>& item) {
   using R = Accumulation<T>;
   return static_cast<R>(-1 / item.task.scale) / kSignUnit<R>;
 }
 
 template <class T>
-void begin_gradient(Item<T>& item) {
+inline void begin_gradient(Item<T>& item) {
   clear(item.buffers.zeros, item.wide);
   clear(item.short_sums, item.task.shorts * item.wide);
 }
 
 // A block and a chunk: `rows` are the long features, `weights` the gradient of the distances.
 template <class T>
-void add_gradient(Item<T>& item, const Stored<Accumulation<T>, Accumulation<T>>& rows, int64_t row, int64_t lanes,
-                  int64_t s, int64_t count, const Weights<Accumulation<T>>& weights) {
+inline void add_gradient(Item<T>& item, const Stored<Accumulation<T>, Accumulation<T>>& rows, int64_t row,
+                         int64_t lanes, int64_t s, int64_t count, const Weights<Accumulation<T>>& weights) {
   using R = Accumulation<T>;
   const auto& buffers = item.buffers;
   const int64_t wide = item.wide;
@@ -44,7 +44,7 @@ void add_gradient(Item<T>& item, const Stored<Accumulation<T>, Accumulation<T>>&
 }
 
 template <class T>
-void write_gradient(Item<T>& item, int64_t row, int64_t lanes) {
+inline void write_gradient(Item<T>& item, int64_t row, int64_t lanes) {
   using R = Accumulation<T>;
   if (item.rows_in_place()) return;
   for (int64_t l = 0; l < lanes; ++l) {

@@ -13,7 +13,7 @@ namespace {
 
 // What each row of the outputs starts from.
 template <class T>
-void set_start(Item<T>& item) {
+inline void set_start(Item<T>& item) {
   using R = Accumulation<T>;
   const int64_t width = item.task.value_width;
   const R* start = item.task.start ? static_cast<const R*>(item.task.start) + item.matrix * width : nullptr;
@@ -22,13 +22,13 @@ void set_start(Item<T>& item) {
 
 // Whether the outputs are summed where they are stored, and not in a buffer.
 template <class T>
-bool outputs_in_place(const Item<T>& item) {
+inline bool outputs_in_place(const Item<T>& item) {
   return sizeof(T) == sizeof(Accumulation<T>) && item.values == item.task.value_width;
 }
 
 // The sums of a block.
 template <class T>
-Sums<Accumulation<T>> outputs(Item<T>& item, int64_t row, bool first_chunk) {
+inline Sums<Accumulation<T>> outputs(Item<T>& item, int64_t row, bool first_chunk) {
   using R = Accumulation<T>;
   const Rows& out = item.task.long_value_out;
   const Sums<R> sums = outputs_in_place(item) ? add_to(row_of<R>(out, item.matrix, row), out.stride)
@@ -37,7 +37,7 @@ Sums<Accumulation<T>> outputs(Item<T>& item, int64_t row, bool first_chunk) {
 }
 
 template <class T>
-void write_outputs(Item<T>& item, int64_t row, int64_t lanes) {
+inline void write_outputs(Item<T>& item, int64_t row, int64_t lanes) {
   if (outputs_in_place(item)) return;
   for (int64_t l = 0; l < lanes; ++l)
     narrow_row(item.buffers.outputs + l * item.values, item.task.value_width,

@@ -20,7 +20,7 @@ struct Block {
 // After the last block of an item, the first of the next item: usually the same thread takes it. No lanes if there is
 // none.
 template <class T>
-Block block_after(const Item<T>& item, const Block& block) {
+inline Block block_after(const Item<T>& item, const Block& block) {
   const PairTask& task = item.task;
   const bool last = block.row + kBlock >= item.end;
   const int64_t next = item.item + last, start = next % task.splits * task.split_rows;
@@ -31,7 +31,8 @@ Block block_after(const Item<T>& item, const Block& block) {
 
 // Some columns of the rows of a block.
 template <bool Write, class T>
-void prefetch(Item<T>& item, const Rows& rows, const Block& block, int64_t column, int64_t columns, int64_t steps) {
+inline void prefetch(Item<T>& item, const Rows& rows, const Block& block, int64_t column, int64_t columns,
+                     int64_t steps) {
   if (rows.data && block.lanes > 0 && columns > 0)
     item.prefetcher.template add<Write>(row_of<const T>(rows, block.matrix, block.row) + column,
                                         rows.stride * sizeof(T), columns * sizeof(T), block.lanes, steps);
@@ -39,7 +40,8 @@ void prefetch(Item<T>& item, const Rows& rows, const Block& block, int64_t colum
 
 // The same for `count` short rows, from `s` on, of a kernel matrix.
 template <bool Write, class T>
-void prefetch_kernel(Item<T>& item, const Rows& rows, const Block& block, int64_t s, int64_t count, int64_t steps) {
+inline void prefetch_kernel(Item<T>& item, const Rows& rows, const Block& block, int64_t s, int64_t count,
+                            int64_t steps) {
   if (item.task.long_is_row) {
     prefetch<Write>(item, rows, block, s, count, steps);
   } else {
@@ -49,7 +51,7 @@ void prefetch_kernel(Item<T>& item, const Rows& rows, const Block& block, int64_
 
 // The chunk of a kernel matrix that is read after the one at `s`.
 template <class T>
-void prefetch_next_kernel(Item<T>& item, const Rows& rows, const Block& block, int64_t s, int64_t steps) {
+inline void prefetch_next_kernel(Item<T>& item, const Rows& rows, const Block& block, int64_t s, int64_t steps) {
   const int64_t shorts = item.task.shorts, next = s + kChunk;
   if (next < shorts) return prefetch_kernel<false>(item, rows, block, next, smaller(kChunk, shorts - next), steps);
   prefetch_kernel<false>(item, rows, block_after(item, block), 0, smaller(kChunk, shorts), steps);

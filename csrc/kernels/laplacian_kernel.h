@@ -15,7 +15,7 @@ namespace laplacianformer {
 namespace {
 
 template <class T>
-void write_kernel(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
+inline void write_kernel(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
   using R = Accumulation<T>;
   const Rows& kernel = item.task.kernel;
   if (item.task.long_is_row) {
@@ -26,7 +26,7 @@ void write_kernel(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t 
 }
 
 template <class T>
-void kernel_forward(Item<T>& item) {
+inline void kernel_forward(Item<T>& item) {
   item.blocks([&](int64_t row, int64_t lanes) {
     item.pack_longs(row, lanes);
     item.chunks([&](int64_t s, int64_t count) {
@@ -43,7 +43,7 @@ void kernel_forward(Item<T>& item) {
 
 // The gradient of the distances of a block and a chunk, from the stored kernel and its gradient.
 template <class T>
-Weights<Accumulation<T>> read_weights(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
+inline Weights<Accumulation<T>> read_weights(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
   using R = Accumulation<T>;
   const PairTask& task = item.task;
   R* weights = item.buffers.weights;
@@ -65,7 +65,7 @@ Weights<Accumulation<T>> read_weights(Item<T>& item, int64_t row, int64_t lanes,
 }
 
 template <class T>
-void kernel_backward(Item<T>& item) {
+inline void kernel_backward(Item<T>& item) {
   const PairTask& task = item.task;
   begin_gradient(item);
   item.blocks([&](int64_t row, int64_t lanes) {

@@ -18,7 +18,7 @@ namespace laplacianformer {
 namespace {
 
 template <class T>
-void begin_sums(Item<T>& item) {
+inline void begin_sums(Item<T>& item) {
   if (item.task.long_value_out.data) {
     set_start(item);
   } else {
@@ -28,7 +28,7 @@ void begin_sums(Item<T>& item) {
 
 // With one output per long row, sums the values of the short rows. With one per short row, those of the long rows.
 template <class T>
-void multiply(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
+inline void multiply(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
   using R = Accumulation<T>;
   const auto& buffers = item.buffers;
   if (item.task.long_value_out.data) {
@@ -41,7 +41,7 @@ void multiply(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t coun
 
 // What the next block of a product reads and this one writes.
 template <class T>
-void prefetch_blocks(Item<T>& item, int64_t row, int64_t lanes, int64_t count) {
+inline void prefetch_blocks(Item<T>& item, int64_t row, int64_t lanes, int64_t count) {
   const PairTask& task = item.task;
   const int64_t steps = pair_steps<Accumulation<T>>(lanes, count);
   const Block block{item.matrix, row, lanes}, next = block_after(item, block);
@@ -53,7 +53,7 @@ void prefetch_blocks(Item<T>& item, int64_t row, int64_t lanes, int64_t count) {
 }
 
 template <class T>
-void matmul_forward(Item<T>& item) {
+inline void matmul_forward(Item<T>& item) {
   const bool by_long = item.task.long_value_out.data;
   begin_sums(item);
   item.blocks([&](int64_t row, int64_t lanes) {
@@ -70,7 +70,7 @@ void matmul_forward(Item<T>& item) {
 
 // The gradient of the distances into `weights`, from the kernel there and the dot products of values.
 template <class T>
-Weights<Accumulation<T>> multiply_weights(Item<T>& item, int64_t lanes, int64_t count) {
+inline Weights<Accumulation<T>> multiply_weights(Item<T>& item, int64_t lanes, int64_t count) {
   using R = Accumulation<T>;
   const R factor = sign_factor(item);
   const auto& buffers = item.buffers;
@@ -86,7 +86,7 @@ Weights<Accumulation<T>> multiply_weights(Item<T>& item, int64_t lanes, int64_t 
 }
 
 template <class T>
-void matmul_backward(Item<T>& item) {
+inline void matmul_backward(Item<T>& item) {
   using R = Accumulation<T>;
   const PairTask& task = item.task;
   const auto& buffers = item.buffers;

@@ -2,7 +2,12 @@
 // A level file sets LAPLACIANFORMER_VECTOR_BYTES (16, 32 or 64) and the target before it includes this.
 #pragma once
 
-#if defined(__x86_64__)
+// For tools that compile one header by itself.
+#if !defined(LAPLACIANFORMER_VECTOR_BYTES)
+#define LAPLACIANFORMER_VECTOR_BYTES 16
+#endif
+
+#if LAPLACIANFORMER_VECTOR_BYTES > 16
 #include <immintrin.h>
 #endif
 
@@ -11,11 +16,6 @@
 #include <utility>
 
 #include "kernels/basics.h"
-
-// For tools that look at one header by itself.
-#if !defined(LAPLACIANFORMER_VECTOR_BYTES)
-#define LAPLACIANFORMER_VECTOR_BYTES 16
-#endif
 
 namespace laplacianformer {
 namespace {

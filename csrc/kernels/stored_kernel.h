@@ -18,12 +18,12 @@
 namespace laplacianformer {
 namespace {
 
-const float* stored_row(const Item<float>& item, int64_t row, int64_t s) {
+inline const float* stored_row(const Item<float>& item, int64_t row, int64_t s) {
   return row_of<const float>(item.task.kernel, item.matrix, row) + s;
 }
 
 // start + kernel @ short values.
-void stored_forward(Item<float>& item) {
+inline void stored_forward(Item<float>& item) {
   set_start(item);
   item.blocks([&](int64_t row, int64_t lanes) {
     item.chunks([&](int64_t s, int64_t count) {
@@ -35,7 +35,7 @@ void stored_forward(Item<float>& item) {
 }
 
 // kernel' @ long values, and the sum of the long values.
-void stored_transposed(Item<float>& item) {
+inline void stored_transposed(Item<float>& item) {
   const PairTask& task = item.task;
   const int64_t values = item.values;
   const float* long_rows = item.buffers.long_rows;
@@ -56,7 +56,7 @@ void stored_transposed(Item<float>& item) {
 }
 
 // The short values of a chunk, transposed and padded with zeros to `columns` columns.
-void transpose_short_values(Item<float>& item, int64_t count, int64_t columns) {
+inline void transpose_short_values(Item<float>& item, int64_t count, int64_t columns) {
   const auto& buffers = item.buffers;
   for (int64_t k = 0; k < item.task.value_width; ++k)
     for (int64_t j = 0; j < columns; ++j)
@@ -64,7 +64,7 @@ void transpose_short_values(Item<float>& item, int64_t count, int64_t columns) {
 }
 
 // The gradient of the distances, from the products of values and the variance.
-Weights<float> stored_weights(Item<float>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
+inline Weights<float> stored_weights(Item<float>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
   const int64_t columns = padded<float>(count), first = item.matrix * item.task.shorts + s;
   const float factor = sign_factor(item);
   const float *slopes = item.task.slopes + first, *means = item.task.means + first;
@@ -82,7 +82,7 @@ Weights<float> stored_weights(Item<float>& item, int64_t row, int64_t lanes, int
 }
 
 // The gradient of the features from that of the kernel: long values @ short values' + slope (k - mean).
-void stored_backward(Item<float>& item) {
+inline void stored_backward(Item<float>& item) {
   const PairTask& task = item.task;
   const auto& buffers = item.buffers;
   begin_gradient(item);
