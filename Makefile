@@ -35,7 +35,7 @@ wheel: .venv/ready
 	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > /dev/null
 
 # setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
-.venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
+.venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "constraints.txt needs Python 3.11 or newer: rm -rf .venv and make PYTHON=python3.12")'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools wheel ninja torch

@@ -22,6 +22,8 @@ except ImportError as error:
 FAILURE = "build_failure.txt"
 # The oldest torch that the binary runs on.
 OLDEST_TORCH = 0x020A000000000000
+# Hidden symbols, as torch's stable headers have them: nothing is called from outside but what is registered.
+COMPILE = ["-O3", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={OLDEST_TORCH:#018x}"]
 KERNELS = os.environ.get("LAPLACIANFORMER_KERNELS", "")
 if KERNELS not in ("", "0", "1"):
     sys.exit(f"LAPLACIANFORMER_KERNELS is {KERNELS!r}, expected 0, 1 or nothing")
@@ -66,10 +68,11 @@ else:
         ext_modules=[
             CppExtension(
                 "laplacianformer._cpu",
-                sources=sorted(glob("csrc/*.cpp")),
-                depends=[*sorted(glob("csrc/*.h")), "setup.py"],
+                sources=sorted(glob("csrc/*/*.cpp")),
+                depends=[*sorted(glob("csrc/*/*.h")), "setup.py"],
+                include_dirs=[str(Path(__file__).parent.resolve() / "csrc")],
                 py_limited_api=True,
-                extra_compile_args=["-O3", "-std=c++17", f"-DTORCH_TARGET_VERSION={OLDEST_TORCH:#018x}"],
+                extra_compile_args=COMPILE,
             )
         ],
         cmdclass={"build_ext": OptionalBuild},

@@ -120,6 +120,6 @@ def test_the_source_distribution_has_what_a_build_needs(sources):
     (archive,) = (sources / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.split("/", 1)[-1] for name in opened.getnames()}
-    expected = {path.relative_to(ROOT).as_posix() for path in (ROOT / "csrc").iterdir()}
+    expected = {path.relative_to(ROOT).as_posix() for path in (ROOT / "csrc").rglob("*")}
     expected |= {"setup.py", "pyproject.toml", "LICENSE", "README.md", "src/laplacianformer/recipes/digits.yaml"}
     assert expected <= names

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops import cpu_extension
-from laplacianformer.ops.cpu_extension import level, tables
+from laplacianformer.ops.cpu_extension import level
 from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.reference import Gain
 from laplacianformer.ops.laplacian_attention.settings import Settings, Variance
@@ -54,8 +54,8 @@ def attention(
         return _Attention.apply(*tokens, learned, gain, settings, backend)
     if variance is not None:
         variance = variance.float().contiguous()
-    out: Tensor = torch.ops.laplacianformer_cpu.branch(
-        q, k, v, *_rotations(settings), variance, *_gains(gain), *_numbers(settings)
+    out: Tensor = torch.ops.laplacianformer_cpu.attention_evaluate(
+        q, k, v, variance, _gains(gain), _rotations(settings), *_numbers(gain, settings)
     )
     return out, variance
 
@@ -74,12 +74,12 @@ class _Attention(torch.autograd.Function):
         settings: Settings,
         backend: str | None,
     ) -> tuple[Tensor, Tensor]:
-        rotations, gains, numbers = _rotations(settings), _gains(gain), _numbers(settings)
-        out, *rest = torch.ops.laplacianformer_cpu.branch_forward(q, k, v, *rotations, *gains, *numbers)
-        ctx.save_for_backward(q, k, v, *rest, *rotations, gains[0], learned)
-        ctx.numbers = (gains[1], *numbers)
+        gains, rotations, numbers = _gains(gain), _rotations(settings), _numbers(gain, settings)
+        forward = torch.ops.laplacianformer_cpu.attention_forward
+        out, variance, saved = forward(q, k, v, gains, rotations, *numbers)
+        ctx.save_for_backward(q, k, v, learned, variance, gains, *rotations, *saved)
+        ctx.numbers, ctx.rotations = numbers, len(rotations)
         ctx.by_ops = gain, settings, backend
-        variance: Tensor = rest[1]
         ctx.mark_non_differentiable(variance)
         ctx.set_materialize_grads(False)
         return out, variance
@@ -88,11 +88,13 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 7
-        *saved, learned = ctx.saved_tensors
+        q, k, v, learned, variance, gains, *rest = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_unobserved(grad):  # second derivatives, batched gradients, FLOP counters
-            return (*_gradients_by_ops([*saved[:3], learned], grad, *ctx.by_ops), None, None, None)
-        dq, dk, dv, of_heads = torch.ops.laplacianformer_cpu.branch_backward(grad, *saved, *ctx.numbers)
-        return dq, dk, dv, None if learned is None else of_heads.to(learned.dtype), None, None, None
+            return (*_gradients_by_ops([q, k, v, learned], grad, *ctx.by_ops), None, None, None)
+        rotations, saved = rest[: ctx.rotations], rest[ctx.rotations :]
+        backward = torch.ops.laplacianformer_cpu.attention_backward
+        dq, dk, dv, d_gains = backward(grad, q, k, v, variance, saved, gains, rotations, *ctx.numbers)
+        return dq, dk, dv, None if learned is None else d_gains.to(learned.dtype), None, None, None
 
 
 def _gradients_by_ops(
@@ -111,14 +113,18 @@ def _gradients_by_ops(
     return [next(grads) if t is not None and t.requires_grad else None for t in inputs]
 
 
-def _rotations(settings: Settings) -> tuple[Tensor | None, ...]:
-    return (*tables(*(settings.rotation or (None, None))), *tables(*(settings.cell_rotation or (None, None))))
+def _rotations(settings: Settings) -> list[Tensor]:
+    """Cosines and sines of tokens and of landmarks, or nothing."""
+    given = (*settings.rotation, *settings.cell_rotation) if settings.rotation and settings.cell_rotation else ()
+    return [table.contiguous() for table in given]
 
 
-def _gains(gain: Gain) -> tuple[Tensor | None, float]:
-    return (gain.detach().float().contiguous(), 0.0) if isinstance(gain, Tensor) else (None, gain)
+def _gains(gain: Gain) -> Tensor | None:
+    return gain.detach().float().contiguous() if isinstance(gain, Tensor) else None
 
 
-def _numbers(settings: Settings) -> tuple[int | float, ...]:
-    s = settings
-    return (*s.size, *s.cells, s.scale, s.eps, s.variance_eps, s.iterations, level())
+def _numbers(gain: Gain, settings: Settings) -> tuple[list[int], list[float], int]:
+    """Integers, numbers and the instruction set, in the order of the C++ side."""
+    sizes = [*settings.size, *settings.cells, settings.iterations]
+    constant = 0.0 if isinstance(gain, Tensor) else gain
+    return sizes, [constant, settings.scale, settings.eps, settings.variance_eps], level()

@@ -1,0 +1,183 @@
+// Vectors of one instruction set, on the vector extensions of GCC and Clang; intrinsics only where they pay off.
+// A level file sets LAPLACIANFORMER_VECTOR_BYTES (16, 32 or 64) and the target before it includes this.
+#pragma once
+
+// For tools that compile one header by itself.
+#if !defined(LAPLACIANFORMER_VECTOR_BYTES)
+#define LAPLACIANFORMER_VECTOR_BYTES 16
+#endif
+
+#if LAPLACIANFORMER_VECTOR_BYTES > 16
+#include <immintrin.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/basics.h"
+
+namespace laplacianformer {
+namespace {
+
+constexpr int kVectorBytes = LAPLACIANFORMER_VECTOR_BYTES;
+
+template <class R>
+struct Simd;
+
+template <>
+struct Simd<float> {
+  typedef float V __attribute__((vector_size(kVectorBytes)));
+  typedef int32_t I __attribute__((vector_size(kVectorBytes)));
+  static constexpr int32_t kSign = INT32_MIN, kOne = 0x3f800000;
+};
+
+template <>
+struct Simd<double> {
+  typedef double V __attribute__((vector_size(kVectorBytes)));
+  typedef int64_t I __attribute__((vector_size(kVectorBytes)));
+  static constexpr int64_t kSign = INT64_MIN, kOne = 0x3ff0000000000000;
+};
+
+template <class R>
+using Vec = typename Simd<R>::V;
+
+template <class R>
+constexpr int kWidth = kVectorBytes / sizeof(R);
+
+// Rows of the long side are processed in subtiles of two vectors: enough to hide latencies, few enough that their
+// accumulators stay in registers.
+template <class R>
+constexpr int kLanes = 2 * kWidth<R>;
+
+template <class R>
+INLINE Vec<R> load(const R* from) {
+  Vec<R> v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class R>
+INLINE void store(R* to, Vec<R> v) {
+  __builtin_memcpy(to, &v, sizeof v);
+}
+
+template <class R, size_t... L>
+INLINE Vec<R> splat(R s, std::index_sequence<L...>) {
+  return Vec<R>{((void)L, s)...};
+}
+
+template <class R>
+INLINE Vec<R> splat(R s) {
+  return splat<R>(s, std::make_index_sequence<kWidth<R>>());
+}
+
+// Loads v once, even if it is used twice: compilers tend to read memory operands again.
+template <class R>
+INLINE Vec<R> in_register(Vec<R> v) {
+#if LAPLACIANFORMER_VECTOR_BYTES >= 32
+  __asm__("" : "+v"(v));
+#endif
+  return v;
+}
+
+template <class R>
+INLINE Vec<R> absolute(Vec<R> v) {
+  using I = typename Simd<R>::I;
+  return (Vec<R>)((I)v & ~Simd<R>::kSign);
+}
+
+// The larger of the two. Neither is NaN.
+template <class R>
+INLINE Vec<R> larger(Vec<R> a, Vec<R> b) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm512_maskz_max_ps(-1, (__m512)a, (__m512)b);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm256_max_ps((__m256)a, (__m256)b);
+#endif
+  return a < b ? b : a;
+}
+
+// The larger of each lane and a number. Neither is NaN.
+template <class R>
+INLINE Vec<R> larger_than(Vec<R> a, const R& number) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  // The instruction broadcasts the number as it loads it. Compilers broadcast into a register first, which on Zen 4
+  // occupies the units that compute maxima.
+  if constexpr (sizeof(R) == 4) {
+    __asm__("vmaxps %2%{1to16%}, %1, %0" : "=v"(a) : "v"(a), "m"(number));
+    return a;
+  }
+#endif
+  return larger<R>(a, splat<R>(number));
+}
+
+// The size of the table that one instruction looks numbers up in; 1 where there is no such instruction.
+template <class R>
+constexpr int kTable = (LAPLACIANFORMER_VECTOR_BYTES >= 32 && sizeof(R) == 4) ? kWidth<R> : 1;
+
+// table[index modulo kTable], lane by lane.
+template <class R>
+INLINE typename Simd<R>::I lookup(typename Simd<R>::I table, [[maybe_unused]] typename Simd<R>::I index) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  if constexpr (sizeof(R) == 4)
+    return (typename Simd<R>::I)_mm512_maskz_permutexvar_epi32(-1, (__m512i)index, (__m512i)table);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  if constexpr (sizeof(R) == 4) return (typename Simd<R>::I)_mm256_permutevar8x32_epi32((__m256i)table, (__m256i)index);
+#endif
+  return table;
+}
+
+// sign() returns 0 or +-kSignUnit.
+template <class R>
+constexpr R kSignUnit = (LAPLACIANFORMER_VECTOR_BYTES == 32 && sizeof(R) == 4) ? R(2) : R(1);
+
+// kSignUnit * sign(x - y), with sign(0) = 0; the sign of NaN is undefined.
+template <class R>
+INLINE Vec<R> sign(Vec<R> x, Vec<R> y) {
+  using I = typename Simd<R>::I;
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  // One instruction maps classes of numbers to constants: zero to 0, negative to -1, positive to 1.
+  if constexpr (sizeof(R) == 4)
+    return (Vec<R>)_mm512_fixupimm_ps((__m512)x, (__m512)(x - y), _mm512_set1_epi32(0xA9A9A822), 0);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  // 0x40000000 is 2.0f, and its negative as an integer, 0xc0000000, is -2.0f.
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm256_sign_epi32(_mm256_set1_epi32(0x40000000), (__m256i)(x - y));
+#endif
+  return (Vec<R>)((I)(x > y) & Simd<R>::kOne) - (Vec<R>)((I)(x < y) & Simd<R>::kOne);
+}
+
+template <int H, class R, size_t... L>
+INLINE void exchange(Vec<R>& a, Vec<R>& b, std::index_sequence<L...>) {
+  constexpr int w = kWidth<R>;
+#ifdef __clang__
+  const Vec<R> low = __builtin_shufflevector(a, b, ((L & H) ? w + L - H : L)...);
+  const Vec<R> high = __builtin_shufflevector(a, b, ((L & H) ? w + L : L + H)...);
+#else
+  using I = typename Simd<R>::I;
+  const Vec<R> low = __builtin_shuffle(a, b, I{((L & H) ? w + L - H : L)...});
+  const Vec<R> high = __builtin_shuffle(a, b, I{((L & H) ? w + L : L + H)...});
+#endif
+  a = low;
+  b = high;
+}
+
+template <int H, class R>
+INLINE void transpose_from(Vec<R>* rows) {
+  // Otherwise the compiler merges the shuffles with each other or with loads, into code that moves single numbers.
+  for (int i = 0; i < kWidth<R>; ++i) rows[i] = in_register<R>(rows[i]);
+  if constexpr (H < kWidth<R>) {
+    for (int i = 0; i < kWidth<R>; ++i)
+      if (!(i & H)) exchange<H, R>(rows[i], rows[i + H], std::make_index_sequence<kWidth<R>>());
+    transpose_from<2 * H, R>(rows);
+  }
+}
+
+// Transposes a square block in place: swaps the off-diagonal halves of each 2 x 2, 4 x 4, ... block.
+template <class R>
+INLINE void transpose(Vec<R>* rows) {
+  transpose_from<1, R>(rows);
+}
+
+}  // namespace
+}  // namespace laplacianformer

@@ -1,0 +1,210 @@
+#include "ops/laplacian_attention.h"
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "ops/column_variance.h"
+#include "ops/laplacian_kernel.h"
+#include "ops/laplacian_matmul.h"
+#include "ops/level_choice.h"
+#include "ops/newton_schulz.h"
+#include "ops/pair_task.h"
+#include "ops/rotate.h"
+
+namespace laplacianformer {
+namespace {
+
+void check_length(size_t length, bool expected, const char* what) {
+  if (!expected) throw std::invalid_argument("attention: " + std::to_string(length) + " " + what);
+}
+
+constexpr size_t kSavedTensors = 8;
+
+}  // namespace
+
+AttentionSettings::AttentionSettings(const std::optional<Tensor>& given_gains, const std::vector<Tensor>& rotations,
+                                     const std::vector<int64_t>& sizes, const std::vector<double>& numbers,
+                                     int64_t level_number)
+    : gains(given_gains), level(level_of(level_number)) {
+  check_length(rotations.size(), rotations.empty() || rotations.size() == 4, "tables of rotations, expected 0 or 4");
+  check_length(sizes.size(), sizes.size() == 5, "sizes, expected height, width, rows, columns and iterations");
+  check_length(numbers.size(), numbers.size() == 4, "numbers, expected gain, scale, eps and variance_eps");
+  grid = Grid{sizes[0], sizes[1], sizes[2], sizes[3]};
+  iterations = sizes[4];
+  gain = numbers[0];
+  scale = numbers[1];
+  eps = numbers[2];
+  variance_eps = numbers[3];
+  if (rotations.empty()) return;
+  token_rotation = {rotations[0], rotations[1]};
+  landmark_rotation = {rotations[2], rotations[3]};
+}
+
+std::vector<Tensor> SavedAttention::list() const {
+  return {mean, kernel, solution.landmarks, solution.w, solution.inverse, solution.summed, values, folded};
+}
+
+SavedAttention SavedAttention::from(const std::vector<Tensor>& list) {
+  check_length(list.size(), list.size() == kSavedTensors, "saved tensors, expected 8");
+  std::vector<Tensor> t;
+  for (const Tensor& tensor : list) t.push_back(restored(tensor));
+  return {t[0], t[1], {t[2], t[3], t[4], t[5]}, t[6], t[7]};
+}
+
+const Tensor& saved_float32(const Tensor& tensor) {
+  if (type_of(tensor) != Type::float32) throw std::invalid_argument("what is kept for the gradient must stay float32");
+  return tensor;
+}
+
+Tensor restored(const Tensor& tensor) { return saved_float32(tensor).is_contiguous() ? tensor : contiguous(tensor); }
+
+std::vector<float> whitening_factors(const Tensor& variance, double eps) {
+  std::vector<float> factors(variance.numel());
+  for (int64_t i = 0; i < variance.numel(); ++i)
+    factors[i] = static_cast<float>(1 / std::sqrt(floats(variance)[i] + eps));
+  return factors;
+}
+
+namespace {
+
+// The keys averaged over each cell, then rotated.
+Tensor pool_keys(const AttentionSettings& settings, const Tensor& k) {
+  const int64_t m = settings.landmarks(), d = k.size(3);
+  if (!settings.solves() && !settings.token_rotation) return k;
+  const Tensor landmarks = empty_floats(k, {k.size(0), k.size(1), m, d});
+  if (!settings.solves()) {
+    write_rotated(k, settings.token_rotation, 1, landmarks, settings.level);
+    return landmarks;
+  }
+  Views views;
+  const Rows from = views(k);
+  const Type type = type_of(k);
+  const int64_t work = 1 + settings.tokens() / m * d, bytes = stored_bytes(type);
+  torch::stable::parallel_for(0, k.size(0) * k.size(1) * m, 1 + kGrain / work, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const void* tokens = static_cast<const char*>(from.data) + from.offsets[i / m] * bytes;
+      settings.level.pool(type, tokens, from.stride, settings.grid, i % m, d, floats(landmarks) + i * d);
+    }
+  });
+  if (settings.landmark_rotation) write_rotated(landmarks, settings.landmark_rotation, 1, landmarks, settings.level);
+  return landmarks;
+}
+
+Solution solve(const AttentionSettings& settings, const Tensor& k, const Tensor& v) {
+  const Level& level = settings.level;
+  if (!settings.solves()) {
+    constexpr auto kFloat32 = torch::headeronly::ScalarType::Float;
+    const Tensor none = empty_floats(k, {0});
+    return {pool_keys(settings, to(k, kFloat32)), none, none, to(v, kFloat32)};
+  }
+  const Tensor landmarks = pool_keys(settings, k);
+  const int64_t batch = k.size(0), heads = k.size(1), m = settings.landmarks();
+  const Tensor w = empty_floats(k, {batch, heads, m, m}), inverse = empty_floats(k, {batch, heads, m, m});
+  const Tensor summed = empty_floats(k, {batch, heads, m, v.size(3)});
+  write_kernel({landmarks, landmarks, {}, settings.scale}, w, level);
+  write_inverse(w, {settings.iterations, settings.eps, true}, inverse, level);
+  write_product({landmarks, k, settings.token_rotation, settings.scale}, v, nullptr, summed, level);
+  return {landmarks, w, inverse, summed};
+}
+
+// F, and the mean of L that is added to every row of the result.
+struct Folded {
+  Tensor folded, mean;
+};
+
+// L is written to `values` unless that is null. No factors stand for ones.
+Folded fold(const AttentionSettings& settings, const Solution& solution, const std::vector<float>& factors,
+            float* values) {
+  const Tensor& summed = solution.summed;
+  const int64_t batch = summed.size(0), heads = summed.size(1), m = settings.landmarks(), d = summed.size(3);
+  const Folded out{empty_floats(summed, {batch, heads, m, d}), empty_floats(summed, {batch, heads, d})};
+  each_folding(settings, solution, factors, [&](int64_t i, Folding& folding, void* scratch) {
+    folding.values = values ? values + i * m * d : nullptr;
+    folding.folded = floats(out.folded) + i * m * d;
+    folding.mean = floats(out.mean) + i * d;
+    settings.level.fold(folding, scratch);
+  });
+  return out;
+}
+
+// (batch, heads, tokens, width) with the layout of (batch, tokens, heads, width).
+Tensor empty_result(const Tensor& q) {
+  return transpose(new_empty(q, {q.size(0), q.size(2), q.size(1), q.size(3)}), 1, 2);
+}
+
+// q, k, v: (batch, heads, tokens, width). They may be bfloat16 or float16, as under autocast: they are widened as they
+// are read. variance: (heads, m) of the whitening, or none.
+Tensor attention_evaluate(Tensor given_q, Tensor given_k, Tensor given_v, std::optional<Tensor> variance,
+                          std::optional<Tensor> gains, std::vector<Tensor> rotations, std::vector<int64_t> sizes,
+                          std::vector<double> numbers, int64_t level) {
+  const AttentionSettings settings(gains, rotations, sizes, numbers, level);
+  const Tensor q = dense(given_q), k = dense(given_k), v = dense(given_v);
+  const Solution solution = solve(settings, k, v);
+  std::vector<float> factors;
+  if (variance) factors = whitening_factors(*variance, settings.variance_eps);
+  const Folded folded = fold(settings, solution, factors, nullptr);
+  const Tensor out = empty_result(q);
+  write_product({q, solution.landmarks, settings.token_rotation, settings.scale}, folded.folded, folded.mean.data_ptr(),
+                out, settings.level);
+  return out;
+}
+
+// out = mean + kernel @ folded, with a stored kernel.
+void multiply_stored(const AttentionSettings& settings, const RowPairs& pairs, const Tensor& kernel,
+                     const Folded& folded, const Tensor& out) {
+  Views views;
+  PairTask task = make_task(settings.level, pairs, folded.folded.size(3), views);
+  task.kernel = views(kernel);
+  task.short_values = views(folded.folded);
+  task.long_value_out = views(out);
+  task.start = folded.mean.data_ptr();
+  run(settings.level, settings.level.stored_forward, task);
+}
+
+// The same in training, whitened by the variance of the kernel itself: the result, that variance, and what the gradient
+// needs.
+std::tuple<Tensor, Tensor, std::vector<Tensor>> attention_forward(Tensor given_q, Tensor given_k, Tensor given_v,
+                                                                  std::optional<Tensor> gains,
+                                                                  std::vector<Tensor> rotations,
+                                                                  std::vector<int64_t> sizes,
+                                                                  std::vector<double> numbers, int64_t level) {
+  const AttentionSettings settings(gains, rotations, sizes, numbers, level);
+  const Tensor q = dense(given_q), k = dense(given_k), v = dense(given_v);
+  const int64_t batch = q.size(0), heads = q.size(1), m = settings.landmarks(), d = q.size(3);
+  Solution solution = solve(settings, k, v);
+  const Tensor kernel = new_empty(q, {batch, heads, settings.tokens(), m});
+  const RowPairs pairs{q, solution.landmarks, settings.token_rotation, settings.scale};
+  write_kernel(pairs, kernel, settings.level);
+  const Tensor mean = new_empty(q, {heads, m}), variance = new_empty(q, {heads, m}), none = new_empty(q, {0});
+  write_variance(kernel, mean, variance, settings.level);
+  const std::vector<float> factors = whitening_factors(variance, settings.variance_eps);
+  const Tensor values = settings.solves() ? new_empty(q, {batch, heads, m, d}) : none;
+  const Folded folded = fold(settings, solution, factors, settings.solves() ? floats(values) : nullptr);
+  const Tensor out = empty_result(q);
+  multiply_stored(settings, pairs, kernel, folded, out);
+  if (!settings.solves()) solution.summed = none;
+  if (!settings.solves() && !settings.token_rotation) solution.landmarks = none;  // They are the keys.
+  return {out, variance, SavedAttention{mean, kernel, solution, values, folded.folded}.list()};
+}
+
+}  // namespace
+}  // namespace laplacianformer
+
+STABLE_TORCH_LIBRARY_FRAGMENT(laplacianformer_cpu, m) {
+  m.def(
+      "attention_evaluate(Tensor q, Tensor k, Tensor v, Tensor? variance, Tensor? gains, Tensor[] rotations, "
+      "int[] sizes, float[] numbers, int level) -> Tensor");
+  m.def(
+      "attention_forward(Tensor q, Tensor k, Tensor v, Tensor? gains, Tensor[] rotations, int[] sizes, "
+      "float[] numbers, int level) -> (Tensor, Tensor, Tensor[])");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {
+  m.impl("attention_evaluate", TORCH_BOX(&laplacianformer::attention_evaluate));
+  m.impl("attention_forward", TORCH_BOX(&laplacianformer::attention_forward));
+}

@@ -1,0 +1,93 @@
+// The global branch of the attention in one call for evaluation, and in one per direction for training: for small
+// images the calls of its parts take as long as their work. With Km the landmarks, which are the pooled keys, it is
+//   mean(L) + k(Q, Km) F        L = (m/N) inv(k(Km, Km) + eps I) k(Km, K) V        F: L whitened, see kernels/fold.h
+// Everything but the tokens is float32; in training the tokens are, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "levels/level.h"
+#include "levels/tasks.h"
+#include "ops/tensors.h"
+#include "ops/threads.h"
+
+namespace laplacianformer {
+
+// What all three ops are given beside tokens. Where tokens and landmarks are on the same grid, every token is a
+// landmark and nothing is solved.
+struct AttentionSettings {
+  Grid grid;
+  int64_t iterations;
+  double gain, scale, eps, variance_eps;
+  std::optional<Tensor> gains;  // (heads), used instead of `gain`.
+  Rotation token_rotation, landmark_rotation;
+  const Level& level;
+
+  // As the schema has them. rotations: none, or the cosines and sines of tokens and of landmarks. sizes: height and
+  // width of the grid of tokens, rows and columns of that of landmarks, iterations. numbers: gain, scale, eps,
+  // variance_eps.
+  AttentionSettings(const std::optional<Tensor>& gains, const std::vector<Tensor>& rotations,
+                    const std::vector<int64_t>& sizes, const std::vector<double>& numbers, int64_t level);
+
+  int64_t tokens() const { return grid.tokens(); }
+  int64_t landmarks() const { return grid.cells(); }
+  bool solves() const { return tokens() != landmarks(); }
+  float head_gain(int64_t head) const { return gains ? floats(*gains)[head] : static_cast<float>(gain); }
+};
+
+// The landmarks (batch, heads, m, width), and what their values L are made from: the kernel w of all pairs of
+// landmarks, its inverse, and k(Km, K) V. Where nothing is solved, `summed` is V, and w and its inverse are empty.
+struct Solution {
+  Tensor landmarks, w, inverse, summed;
+};
+
+// What the gradient needs beside tokens and variance. What is not needed, or is an input, is empty.
+struct SavedAttention {
+  Tensor mean;    // (heads, m), of the columns of the kernel.
+  Tensor kernel;  // k(Q, Km): (batch, heads, tokens, m).
+  Solution solution;
+  Tensor values, folded;  // L and F: (batch, heads, m, width).
+
+  // As the schema has it, and back.
+  std::vector<Tensor> list() const;
+  static SavedAttention from(const std::vector<Tensor>& list);
+};
+
+// The tensor itself. Throws if it is no longer float32: whatever stored it between the passes may have changed it.
+const Tensor& saved_float32(const Tensor& tensor);
+
+// The same, contiguous.
+Tensor restored(const Tensor& tensor);
+
+// 1 / sqrt(variance + eps), the factors of the whitening.
+std::vector<float> whitening_factors(const Tensor& variance, double eps);
+
+// Calls f(matrix, its folding, scratch) for each head of each image, on torch's threads. f sets the outputs.
+template <class F>
+void each_folding(const AttentionSettings& settings, const Solution& solution, const std::vector<float>& factors, F f) {
+  Views views;
+  const Rows summed = views(solution.summed);
+  const int64_t heads = solution.summed.size(1), m = settings.landmarks();
+  Folding common{};
+  common.landmarks = m;
+  common.width = solution.summed.size(3);
+  common.fraction = static_cast<float>(m) / static_cast<float>(settings.tokens());
+  common.summed_stride = summed.stride;
+  const size_t bytes = settings.level.folding_bytes(common);
+  const int64_t grain = 1 + kGrain / (1 + m * m * common.width);
+  share_items(solution.summed.size(0) * heads, grain, bytes, [&](int64_t first, int64_t last, void* scratch) {
+    for (int64_t i = first; i < last; ++i) {
+      Folding folding = common;
+      folding.gain = settings.head_gain(i % heads);
+      folding.inverse = settings.solves() ? floats(solution.inverse) + i * m * m : nullptr;
+      folding.factor = factors.empty() ? nullptr : factors.data() + i % heads * m;
+      folding.summed = static_cast<const float*>(summed.data) + summed.offsets[i];
+      f(i, folding, scratch);
+    }
+  });
+}
+
+}  // namespace laplacianformer

@@ -1,0 +1,202 @@
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "ops/laplacian_attention.h"
+#include "ops/laplacian_kernel.h"
+#include "ops/laplacian_matmul.h"
+#include "ops/newton_schulz.h"
+#include "ops/pair_task.h"
+#include "ops/rotate.h"
+
+namespace laplacianformer {
+namespace {
+
+// sum += term, both dense and small.
+void accumulate(const Tensor& term, const Tensor& sum) {
+  for (int64_t i = 0; i < sum.numel(); ++i) floats(sum)[i] += floats(term)[i];
+}
+
+// The numbers of each image, one image after the other -> their sums.
+std::vector<float> sum_over_images(const std::vector<float>& numbers, int64_t images) {
+  const int64_t count = numbers.size() / images;
+  std::vector<float> sums(count);
+  for (int64_t j = 0; j < count; ++j) {
+    double sum = 0;
+    for (int64_t image = 0; image < images; ++image) sum += numbers[image * count + j];
+    sums[j] = static_cast<float>(sum);
+  }
+  return sums;
+}
+
+// Everything that the forward pass had, as it was.
+struct Forward {
+  const AttentionSettings& settings;
+  Tensor q, k, v, variance;
+  SavedAttention saved;
+  std::vector<float> factors;
+
+  int64_t batch() const { return q.size(0); }
+  int64_t heads() const { return q.size(1); }
+  int64_t matrices() const { return batch() * heads(); }
+  int64_t width() const { return q.size(3); }
+  Tensor empty(int64_t rows, int64_t columns) const { return new_empty(q, {batch(), heads(), rows, columns}); }
+};
+
+// The gradients of F, and of the mean that is added to each row: (batch * heads, mean_stride).
+struct ProductGradients {
+  Tensor d_folded;
+  std::vector<float> d_mean;
+  int64_t mean_stride;
+};
+
+ProductGradients product_backward(const Forward& f, const Level& level, PairTask task) {
+  const int64_t d = f.width(), stride = level.pad(task.type, d);
+  const PartialSums sums(level, task, d);
+  const Scratch totals(task.items() * stride * sizeof(float));
+  task.short_value_sums = sums.get();
+  task.value_totals = totals.get();
+  run(level, level.stored_transposed, task);
+  ProductGradients out{f.empty(f.settings.landmarks(), d), std::vector<float>(f.matrices() * stride), stride};
+  sums.add_up(out.d_folded);
+  for (int64_t i = 0; i < f.matrices(); ++i)
+    level.add_rows(task.type, static_cast<float*>(totals.get()) + i * task.splits * stride, stride, task.splits, stride,
+                   out.d_mean.data() + i * stride);
+  return out;
+}
+
+// The gradients of what was folded: of k(Km, K) V and the inverse, of the factors (batch, heads, m) and of the gains
+// (batch, heads).
+struct FoldGradients {
+  Tensor d_summed, d_inverse;
+  std::vector<float> d_factor, d_gain;
+};
+
+FoldGradients fold_backward(const Forward& f, const ProductGradients& grads) {
+  const int64_t m = f.settings.landmarks(), d = f.width();
+  const bool solves = f.settings.solves();
+  const Tensor d_inverse = solves ? f.empty(m, m) : f.saved.solution.inverse;
+  FoldGradients out{f.empty(m, d), d_inverse, std::vector<float>(f.matrices() * m), std::vector<float>(f.matrices())};
+  each_folding(f.settings, f.saved.solution, f.factors, [&](int64_t i, Folding& folding, void* scratch) {
+    folding.values = solves ? floats(f.saved.values) + i * m * d : nullptr;
+    FoldingGradients of_head{};
+    of_head.d_folded = floats(grads.d_folded) + i * m * d;
+    of_head.d_mean = grads.d_mean.data() + i * grads.mean_stride;
+    of_head.d_summed = floats(out.d_summed) + i * m * d;
+    of_head.d_inverse = solves ? floats(out.d_inverse) + i * m * m : nullptr;
+    of_head.d_factor = out.d_factor.data() + i * m;
+    of_head.d_gain = out.d_gain.data() + i;
+    f.settings.level.fold_backward(folding, of_head, scratch);
+  });
+  return out;
+}
+
+// The gradients of the queries, and of the landmarks that they were paired with.
+std::tuple<Tensor, Tensor> kernel_backward(const Forward& f, const Level& level, PairTask task, Views& views,
+                                           const std::vector<float>& d_factor) {
+  const int64_t m = f.settings.landmarks(), d = f.width(), columns = f.heads() * m;
+  const std::vector<float> d_factors = sum_over_images(d_factor, f.batch());
+  const float rows = static_cast<float>(f.batch() * f.settings.tokens());
+  std::vector<float> slopes(f.matrices() * m), means(f.matrices() * m);
+  for (int64_t i = 0; i < f.matrices() * m; ++i) {
+    const float factor = f.factors[i % columns];
+    slopes[i] = -factor * factor * factor * d_factors[i % columns] / rows;
+    means[i] = floats(f.saved.mean)[i % columns];
+  }
+  const Tensor dq = f.empty(f.settings.tokens(), d), d_landmarks = f.empty(m, d);
+  const PartialSums sums(level, task, task.width);
+  task.short_values = views(f.saved.folded);
+  task.long_out = views(dq);
+  task.short_sums = sums.get();
+  task.slopes = slopes.data();
+  task.means = means.data();
+  run(level, level.stored_backward, task);
+  sums.add_up(d_landmarks);
+  return {dq, d_landmarks};
+}
+
+// Adds to the gradient of the keys that of their landmarks: rotated back, and spread over the cells.
+void pool_backward(const AttentionSettings& settings, const Tensor& d_landmarks, const Tensor& dk) {
+  const Level& level = settings.level;
+  const Grid& grid = settings.grid;
+  const int64_t m = settings.landmarks(), d = dk.size(3);
+  const Rotation& rotation = settings.solves() ? settings.landmark_rotation : settings.token_rotation;
+  if (rotation) write_rotated(d_landmarks, rotation, -1, d_landmarks, level);
+  const int64_t rows = dk.size(0) * dk.size(1) * grid.height, grain = 1 + kGrain / (1 + grid.width * d);
+  torch::stable::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      level.pool_backward(floats(d_landmarks) + i / grid.height * m * d, grid, i % grid.height, d,
+                          floats(dk) + i * grid.width * d);
+  });
+}
+
+// The gradients of keys and values, through the solution and the landmarks.
+std::tuple<Tensor, Tensor> solve_backward(const Forward& f, const FoldGradients& grads, const Tensor& d_landmarks) {
+  const AttentionSettings& settings = f.settings;
+  const auto& [landmarks, w, inverse, summed] = f.saved.solution;
+  const int64_t m = settings.landmarks();
+  if (!settings.solves()) {
+    const Tensor dk = new_zeros(f.q, {f.batch(), f.heads(), m, f.width()});
+    pool_backward(settings, d_landmarks, dk);
+    return {dk, grads.d_summed};
+  }
+  const Tensor dw = f.empty(m, m);
+  write_inverse_gradient(grads.d_inverse, w, {settings.iterations, settings.eps, true, true}, dw, settings.level);
+  const auto [dx, dy] = kernel_gradients(dw, {landmarks, landmarks, {}, settings.scale}, w, settings.level);
+  const RowPairs pairs{landmarks, f.k, settings.token_rotation, settings.scale};
+  const auto [dm, dk, dv] = product_gradients(grads.d_summed, pairs, f.v, settings.level);
+  for (const Tensor& part : {dx, dy, dm}) accumulate(part, d_landmarks);
+  pool_backward(settings, d_landmarks, dk);
+  return {dk, dv};
+}
+
+// The gradients of q, k, v and of the gain of each head.
+std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(Tensor given_grad, Tensor given_q, Tensor given_k,
+                                                              Tensor given_v, Tensor given_variance,
+                                                              std::vector<Tensor> saved, std::optional<Tensor> gains,
+                                                              std::vector<Tensor> rotations, std::vector<int64_t> sizes,
+                                                              std::vector<double> numbers, int64_t level_number) {
+  if (gains) gains = restored(*gains);
+  for (Tensor& table : rotations) table = restored(table);
+  const AttentionSettings settings(gains, rotations, sizes, numbers, level_number);
+  const Tensor q = dense(saved_float32(given_q)), k = dense(saved_float32(given_k)), v = dense(saved_float32(given_v));
+  const Tensor grad = dense(given_grad), variance = restored(given_variance);
+  Forward f{
+      settings, q, k, v, variance, SavedAttention::from(saved), whitening_factors(variance, settings.variance_eps)};
+  Solution& solution = f.saved.solution;
+  if (solution.landmarks.numel() == 0) solution.landmarks = k;
+  if (!settings.solves()) solution.summed = v;
+
+  Views views;
+  const RowPairs pairs{q, solution.landmarks, settings.token_rotation, settings.scale};
+  PairTask task = make_task(settings.level, pairs, f.width(), views);
+  task.kernel = views(f.saved.kernel);
+  task.long_values = views(grad);
+  const ProductGradients products = product_backward(f, settings.level, task);
+  const FoldGradients folds = fold_backward(f, products);
+  const auto [dq, d_landmarks] = kernel_backward(f, settings.level, task, views, folds.d_factor);
+  const auto [dk, dv] = solve_backward(f, folds, d_landmarks);
+
+  const std::vector<float> d_gain = sum_over_images(folds.d_gain, f.batch());
+  const Tensor d_gains = new_empty(q, {f.heads()});
+  std::copy(d_gain.begin(), d_gain.end(), floats(d_gains));
+  return {dq, dk, dv, d_gains};
+}
+
+}  // namespace
+}  // namespace laplacianformer
+
+STABLE_TORCH_LIBRARY_FRAGMENT(laplacianformer_cpu, m) {
+  m.def(
+      "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor variance, Tensor[] saved, Tensor? gains, "
+      "Tensor[] rotations, int[] sizes, float[] numbers, int level) -> (Tensor, Tensor, Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {
+  m.impl("attention_backward", TORCH_BOX(&laplacianformer::attention_backward));
+}

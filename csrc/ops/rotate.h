@@ -1,0 +1,12 @@
+// The rotation of pairs of channels (rotary positions).
+#pragma once
+
+#include "levels/level.h"
+#include "ops/tensors.h"
+
+namespace laplacianformer {
+
+// `direction` is 1, or -1 to rotate back. `out` is dense, and may be x.
+void write_rotated(const Tensor& x, const Rotation& rotation, int direction, const Tensor& out, const Level& level);
+
+}  // namespace laplacianformer
