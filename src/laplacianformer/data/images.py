@@ -1,6 +1,7 @@
-"""Pictures from files of any kind to what a model takes.
+"""Images from files of any kind to the input of a model.
 
-Rotated as their EXIF data says, the first frame of an animation, transparency on white, 16 bits scaled to 8.
+They are rotated as their EXIF data says, transparency is put on white, 16 bits are scaled to 8; of an animation, the
+first frame is taken.
 """
 
 import glob
@@ -20,13 +21,13 @@ from laplacianformer._util.errors import InputError
 
 SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
-MOST_ELONGATED = 100  # longer side over shorter: the shorter side is scaled to the model's, and the longer with it
+MOST_ELONGATED = 100  # longer side over shorter: the shorter side is resized to that of the model, the longer with it
 
 
 def find(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """The files meant by names of files, folders (searched through, hidden files left out) and patterns.
+    """The files that names of files, folders (with their subfolders, without hidden files) and patterns stand for.
 
-    Each with an empty text, or with the reason why there is none.
+    Each comes with an empty string, or with the reason why there is no such file.
     """
     for name in names:
         path = Path(name)
@@ -53,10 +54,10 @@ def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Image.Image:
-    """One picture as RGB, turned as its EXIF data say. Raises InputError with the reason where that can't be."""
+    """One image as RGB, rotated as its EXIF data says if `upright`. Raises InputError with the reason if it can't."""
     try:
         with warnings.catch_warnings():
-            # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the picture.
+            # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the image.
             warnings.simplefilter("ignore")
             if isinstance(source, Image.Image):
                 return _flat(source, upright=upright)
@@ -87,11 +88,11 @@ def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
     """Three channels of 8 bits, no transparency."""
     _check_size(*image.size)
     image.load()
-    with suppress(Exception):  # EXIF data that can't be read: the picture stays as it is stored
+    with suppress(Exception):  # EXIF data that can't be read: the image stays as it is stored
         image = ImageOps.exif_transpose(image) if upright else image
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers of unknown range: save it with 8 or 16 bits")
-    if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255
+    if image.mode.startswith("I"):  # 16 bits; Pillow would clip them at 255
         pixels = np.asarray(image, dtype=np.int64).clip(0, 65535)
         image = Image.fromarray(((pixels + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
@@ -102,28 +103,30 @@ def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
     return image.convert("RGB")
 
 
-def to_input(taken: dict[str, Any], *, normalize: bool = True) -> Callable[[Image.Image], Tensor]:
-    """The transform from a picture that was read to the tensor that the model takes; without `normalize`, to its bytes.
+def to_input(model_input: dict[str, Any], *, normalize: bool = True) -> Callable[[Image.Image], Tensor]:
+    """The transform from an image that was read to the input of a model; without `normalize`, to its bytes.
 
     It is the only one: evaluation in training, `eval` and `predict` see the same.
+
+    model_input: what the model expects, as in a weights file: size, mean, std, interpolation, crop_pct.
     """
-    channels = taken["size"][0]
+    channels = model_input["size"][0]
     if channels not in (1, 3):
         raise InputError(f"the model takes {channels} channels: expected 1 or 3, grey or colour")
     transform = create_transform(
-        input_size=tuple(taken["size"]),
-        mean=taken["mean"],
-        std=taken["std"],
-        interpolation=taken["interpolation"],
-        crop_pct=taken["crop_pct"],
+        input_size=tuple(model_input["size"]),
+        mean=model_input["mean"],
+        std=model_input["std"],
+        interpolation=model_input["interpolation"],
+        crop_pct=model_input["crop_pct"],
         is_training=False,
         normalize=normalize,
     )
     return Compose([Grayscale(), transform]) if channels == 1 else transform
 
 
-def to_picture(tensor: Tensor, taken: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What the model saw, (height, width, 3) from 0 to 1: `to_input`'s normalisation undone."""
-    mean, std = (np.array(taken[key])[:, None, None] for key in ("mean", "std"))
+def to_picture(tensor: Tensor, model_input: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What the model saw, (height, width, 3) from 0 to 1: the normalisation of `to_input` undone."""
+    mean, std = (np.array(model_input[key])[:, None, None] for key in ("mean", "std"))
     pixels = (tensor.double().numpy() * std + mean).clip(0, 1)
     return np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0)

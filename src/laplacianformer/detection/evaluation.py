@@ -19,9 +19,9 @@ from laplacianformer.detection.batches import HeldOut, held_out_pictures
 from laplacianformer.detection.coco import CocoImages, Split, open_coco
 from laplacianformer.detection.find import Prediction, find_objects
 from laplacianformer.detection.pictures import Drawn, sheet, with_objects
+from laplacianformer.detection.recipe import DetectionData
 from laplacianformer.detection.scores import as_results, coco_scores, table
 from laplacianformer.detection.weights import DetectorWeights, load_detector
-from laplacianformer.recipes import DetectionData
 
 SPLITS: dict[str, Split] = {"train": "train", **dict.fromkeys(("validation", "val", "valid", "eval", "test"), "val")}
 SHOWN = 5  # pictures on the sheet
