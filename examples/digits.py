@@ -78,15 +78,13 @@ def run(output: Path) -> None:
 
 def _train(output: Path) -> Trained:
     try:
-        from laplacianformer import recipes
-        from laplacianformer.classification.task import train
+        from laplacianformer.classification import load_recipe, train
+        from laplacianformer.commands.progress import ProgressReport
         from laplacianformer.data.indexed import digits
     except ImportError as error:
         raise InputError(f"training needs more packages ({error}): pip install 'laplacianformer[train]'") from None
     (output / "checkpoint.pt").unlink(missing_ok=True)  # of an earlier demo, which is not gone on with
-    recipe = recipes.load("digits")
-    assert isinstance(recipe, recipes.Recipe)
-    result = train(recipe, output)
+    result = train(load_recipe("digits"), output, report=ProgressReport())
     held_out = digits(training=False)
     return Trained(result.weights, output / "metrics.csv", [held_out.read(index) for index in range(len(held_out))])
 

@@ -98,7 +98,7 @@ def test_numbers_that_float16_does_not_hold_are_refused(path):
     model = small_model()
     with torch.no_grad():
         model.head.weight[0, 0] = 1e6
-    with pytest.raises(InputError, match=r"head\.weight has numbers too large for torch\.float16"):
+    with pytest.raises(InputError, match=r"head\.weight has values too large for torch\.float16"):
         save_weights(path, model, classes=CLASSES, metadata={}, dtype=torch.float16)
     assert os.listdir(path.parent) == []
 
@@ -129,8 +129,8 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(path):
 @pytest.mark.parametrize(
     ("classes", "metadata", "message"),
     [
-        (CLASSES[:3], {}, "3 different class names for a model with 7 outputs"),
-        (["same"] * 7, {}, "1 different class names for a model with 7 outputs"),
+        (CLASSES[:3], {}, "3 distinct class names for a model with 7 outputs"),
+        (["same"] * 7, {}, "1 distinct class names for a model with 7 outputs"),
         (CLASSES, {"architecture": "laplacianformer_tiny"}, "does not hold the laplacianformer_tiny that it names"),
         (CLASSES, {"input": json.dumps({**INPUT, "std": [0.0] * 3})}, "input that can't be used"),
     ],
@@ -163,12 +163,12 @@ def rewritten(path, tensors=None, **metadata):
     )
 
 
-@pytest.mark.parametrize("share", [0.0, 1e-5, 0.001, 0.01, 0.5, 0.999999])
-def test_a_file_that_was_cut_off_is_refused(path, share):
+@pytest.mark.parametrize("fraction", [0.0, 1e-5, 0.001, 0.01, 0.5, 0.999999])
+def test_a_file_that_was_cut_off_is_refused(path, fraction):
     save_small(path)
     whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(InputError, match="is not a whole safetensors file"):
+    path.write_bytes(whole[: int(fraction * len(whole))])
+    with pytest.raises(InputError, match="is not a complete safetensors file"):
         load_weights(path)
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_was_cut_off_is_refused(path, share):
 )
 def test_files_of_another_kind_are_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(InputError, match="is not a whole safetensors file"):
+    with pytest.raises(InputError, match="is not a complete safetensors file"):
         load_weights(path)
 
 
@@ -199,8 +199,9 @@ def test_what_is_not_a_file_is_refused(tmp_path):
             {"architecture": "laplacianformer_tiny"},
             r"proj\.weight has shape \(32, 3, 3, 3\) instead of \(32, 3, 7, 7\)",
         ),
-        ({"task": "detection"}, "holds weights for detection: expected classification"),
-        ({"classes": '["a", "b"]'}, "2 different class names for a model with 7 outputs"),
+        ({"task": "detection"}, "holds a detector: expected a classifier; laplacianformer detect"),
+        ({"task": "poetry"}, "holds weights for poetry: expected a classifier"),
+        ({"classes": '["a", "b"]'}, "2 distinct class names for a model with 7 outputs"),
         ({"classes": '{"a": 1}'}, "classes that are not a list of names"),
         ({"classes": "a, b"}, "metadata that is not JSON: classes"),
         ({"model_args": '{"num_classes": 9}'}, "does not hold the laplacianformer_nano that it names"),
@@ -252,4 +253,4 @@ def test_the_description_states_data_accuracy_and_limits(path):
     ):
         assert part in text
     assert "averaged" not in text
-    assert "anything else is put into one of them" in text
+    assert "anything else is assigned to one of them" in text

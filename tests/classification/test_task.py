@@ -11,14 +11,14 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from laplacianformer import recipes
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import task as classification
 from laplacianformer.classification.evaluation import evaluate, open_batches
+from laplacianformer.classification.recipe import load_recipe
+from laplacianformer.classification.task import COLUMNS
 from laplacianformer.cli import main
 from laplacianformer.commands.train import data_overrides
 from laplacianformer.training import checkpoint
-from laplacianformer.training.metrics import COLUMNS
 from laplacianformer.weights import load_weights
 from tests.training import helpers
 
@@ -92,8 +92,8 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(
     finished: tuple[Path, classification.Result],
 ) -> None:
     folder, result = finished
-    recipe = recipes.load(str(folder / "recipe.yaml"))
-    with pytest.raises(InputError, match=r"holds a run already: pass --resume"):
+    recipe = load_recipe(str(folder / "recipe.yaml"))
+    with pytest.raises(InputError, match=r"already holds a run: pass --resume"):
         classification.train(recipe, folder / "run")
     before = helpers.weights(folder / "run"), helpers.rows(folder / "run")
     again = classification.train(recipe, folder / "run", resume=True)
@@ -106,12 +106,12 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(
 def test_only_the_same_run_is_resumed(finished: tuple[Path, classification.Result], tmp_path: Path) -> None:
     folder, _ = finished
     path = str(folder / "recipe.yaml")
-    other = recipes.load(path, ["optimise.lr=1", "run.seed=1"])
+    other = load_recipe(path, ["optimise.lr=1", "run.seed=1"])
     with pytest.raises(InputError, match=r"was started with another optimise\.lr, run\.seed"):
         classification.train(other, folder / "run", resume=True)
     data = helpers.image_folder(tmp_path / "data", classes=4)
-    more = recipes.load(path, [f"data.root={data}", "optimise.batch_size=8"])
-    with pytest.raises(InputError, match=r"has 3 classes \(class0, class1, class2\), the data 4"):
+    more = load_recipe(path, [f"data.root={data}", "optimise.batch_size=8"])
+    with pytest.raises(InputError, match=r"has 3 classes \(class0, class1, class2\), the data has 4"):
         classification.train(more, folder / "run", resume=True)
 
 
@@ -131,7 +131,7 @@ def test_a_run_is_not_resumed_on_other_data(
 ) -> None:
     folder, _ = finished
     shutil.copytree(folder / "data", tmp_path / "data")
-    recipe = recipes.load(str(folder / "recipe.yaml"), [f"data.root={tmp_path / 'data'}"])
+    recipe = load_recipe(str(folder / "recipe.yaml"), [f"data.root={tmp_path / 'data'}"])
     classification.train(recipe, folder / "run", resume=True)  # it may have been moved
     change(tmp_path / "data")
     with pytest.raises(
@@ -218,18 +218,18 @@ def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
 
 def test_the_reader_can_be_named_with_the_folder(tmp_path: Path) -> None:
     assert data_overrides(None) == []
-    assert recipes.load("cifar10", data_overrides("idx:some/folder")).data.reader == "idx"
-    assert recipes.load("cifar10", data_overrides("hfds/imagenet-1k:")).data.root is None
-    assert recipes.load("cifar10", data_overrides("digits")).data.reader == "digits"
+    assert load_recipe("cifar10", data_overrides("idx:some/folder")).data.reader == "idx"
+    assert load_recipe("cifar10", data_overrides("hfds/imagenet-1k:")).data.root is None
+    assert load_recipe("cifar10", data_overrides("digits")).data.reader == "digits"
     odd = tmp_path / "a: b"
     odd.mkdir()
-    assert recipes.load("cifar10", data_overrides(str(odd))).data.root == str(odd)
+    assert load_recipe("cifar10", data_overrides(str(odd))).data.root == str(odd)
 
 
 def test_overrides_may_stand_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {}
     monkeypatch.setattr(
-        classification, "train", lambda recipe, output, resume: given.update(recipe=recipe, output=output)
+        classification, "train", lambda recipe, output, **options: given.update(recipe=recipe, output=output)
     )
     output = ["--out", str(tmp_path)]
     main(["train", "optimise.lr=1", "--recipe", "digits", "optimise.epochs=3", *output, "run.seed=5", "optimise.lr=2"])

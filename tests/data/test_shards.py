@@ -13,10 +13,10 @@ from PIL import Image
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import task as classification
 from laplacianformer.classification.batches import open_loaders
+from laplacianformer.classification.recipe import Recipe
 from laplacianformer.data import images
 from laplacianformer.data.batch import Batch
 from laplacianformer.data.shards import Part, TimmStream
-from laplacianformer.recipes import Recipe
 
 from ..training.helpers import tiny
 from .helpers import encoded, noise, shard
@@ -166,7 +166,7 @@ def test_every_process_gets_shards_however_many_workers_there_are(tmp_path: Path
 
 
 def test_fewer_shards_than_processes_are_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has 1 shards for 2 processes, and each needs one of its own"):
+    with pytest.raises(InputError, match=r"has 1 shards for 2 processes, and each needs at least one"):
         open_loaders(recipe(shards(tmp_path, count=1), count=1), 1, 2)
 
 

@@ -1,4 +1,4 @@
-"""Data sets: what is read, and what is said where something is missing."""
+"""Data sets: what is read, and the errors where something is missing."""
 
 import gzip
 import logging
@@ -12,22 +12,21 @@ import pytest
 import torch
 from PIL import Image
 
-from laplacianformer import recipes
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.batches import open_loaders
+from laplacianformer.classification.batches import open_loaders, training_transform
+from laplacianformer.classification.recipe import Augment, Data, Recipe, load_recipe
 from laplacianformer.data import images
 from laplacianformer.data.evaluation import EvaluationImages, Taken
 from laplacianformer.data.memory import crop_and_flip
 from laplacianformer.data.sources import Source, open_images, parse
 from laplacianformer.data.stream import TrainingImages
-from laplacianformer.recipes import Augment, Data, Recipe
 
 from ..training.helpers import image_folder
 
 
 def recipe(root: Path, *overrides: str, reader: str = "folder") -> Recipe:
     data = [f"data.root={root}", f"data.reader={reader}", "data.size=16", "data.workers=0", "optimise.batch_size=6"]
-    return recipes.load("cifar10", [*data, *overrides])
+    return load_recipe("cifar10", [*data, *overrides])
 
 
 def test_a_folder_gives_every_image_with_the_class_of_its_folder(tmp_path: Path) -> None:
@@ -82,10 +81,10 @@ def test_data_sets_can_be_sent_to_worker_processes(tmp_path: Path) -> None:
     root, data = str(image_folder(tmp_path)), Data(size=16)
     for reader in ("folder", "torch/image_folder", "digits"):
         images = open_images(Source(reader, root, "validation"))
-        for made in (TrainingImages(images, data, Augment(), 0), EvaluationImages(images, Taken(data.input), 0, 1)):
+        training = TrainingImages(images, training_transform(data, Augment()), 16, 0)
+        for made, key in ((training, (0, 5)), (EvaluationImages(images, Taken(data.input), 0, 1), 5)):
             copy = pickle.loads(pickle.dumps(made))
-            place = (0, 5) if isinstance(made, TrainingImages) else 5
-            assert torch.equal(copy[place][0], made[place][0])
+            assert torch.equal(copy[key][0], made[key][0])
 
 
 def test_digits_are_split_without_overlap_and_by_class() -> None:
@@ -111,13 +110,13 @@ def test_idx_files_are_read_wherever_they_lie(tmp_path: Path, packed: bool) -> N
     assert label == 3
     assert np.array_equal(np.asarray(image)[..., 1], pixels[6])
     (folder / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}").write_bytes(gzip.compress(b"\0\0\x08\x03\0\0"))
-    with pytest.raises(InputError, match="is not a whole idx file"):
+    with pytest.raises(InputError, match="is not a complete idx file"):
         open_images(Source("idx", str(tmp_path), "validation"))
 
 
 def test_a_gzipped_idx_file_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(b"no gzip")
-    with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a whole idx file"):
+    with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a complete idx file"):
         open_images(Source("idx", str(tmp_path), "validation"))
 
 
@@ -277,16 +276,16 @@ def test_crops_and_flips_of_cached_images_are_windows_of_the_padded_image() -> N
     chance = torch.rand(40, 3, generator=torch.Generator().manual_seed(1))
     padded = torch.nn.functional.pad(pixels, (2, 2, 2, 2))
     seen = set()
-    for number, found in enumerate(crop_and_flip(pixels, chance, Augment(flip=0.5, crop_padding=2))):
-        places = [
+    for number, found in enumerate(crop_and_flip(pixels, chance, flip=0.5, padding=2)):
+        windows = [
             (y, x, flip)
             for y in range(5)
             for x in range(5)
             for flip in (False, True)
             if torch.equal(found.flip(-1) if flip else found, padded[number, :, y : y + 6, x : x + 6])
         ]
-        assert len(places) == 1
-        seen.add(places[0])
+        assert len(windows) == 1
+        seen.add(windows[0])
     assert {flip for *_, flip in seen} == {False, True}
     assert {y for y, *_ in seen} == {x for _, x, _ in seen} == set(range(5))
-    assert torch.equal(crop_and_flip(pixels, chance, Augment(flip=0.0)), pixels)
+    assert torch.equal(crop_and_flip(pixels, chance, flip=0.0, padding=0), pixels)

@@ -14,7 +14,7 @@ from PIL import Image
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection.batches import GroupedOrder, TrainingScenes
 from laplacianformer.detection.coco import open_coco
-from laplacianformer.recipes import DetectionAugment, DetectionData
+from laplacianformer.detection.recipe import DetectionAugment, DetectionData
 from tests.detection import helpers
 
 SQUARE = [[10, 8, 30, 8, 30, 20, 10, 20]]  # polygon of the box 10, 8, 20 x 12

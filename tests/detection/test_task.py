@@ -14,9 +14,11 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.detection import task as detection
 from laplacianformer.detection.batches import open_detection
+from laplacianformer.detection.recipe import load_recipe
 from laplacianformer.detection.scores import NUMBERS
-from laplacianformer.training import checkpoint, parts
-from laplacianformer.training.metrics import DETECTION_COLUMNS
+from laplacianformer.detection.task import COLUMNS
+from laplacianformer.training import Loop, checkpoint
+from laplacianformer.training.optimiser import create_schedule
 from tests.detection import helpers
 from tests.training.helpers import rows, weights
 
@@ -31,10 +33,10 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_a_run_writes_rows_scores_and_a_file_that_says_what_it_is(finished: tuple[Path, detection.Result]) -> None:
     folder, result = finished
     kinds = {"mask_rcnn": ("box", "mask"), "retinanet": ("box",)}[folder.name.rstrip("0")]
-    assert (folder / "run" / "metrics.csv").read_text().splitlines()[0] == ",".join(DETECTION_COLUMNS)
+    assert (folder / "run" / "metrics.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     found = rows(folder / "run")
     assert [int(row["step"]) for row in found] == [1, 2, 3, 4]
-    parts_of_loss = [name for name in DETECTION_COLUMNS if name.startswith("loss_")]
+    parts_of_loss = [name for name in COLUMNS if name.startswith("loss_")]
     for row in found:
         assert float(row["loss"]) == pytest.approx(sum(float(row[name]) for name in parts_of_loss), rel=1e-5)
         assert 0 < float(row["kernel_mean"]) < 1
@@ -57,14 +59,14 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     folder, whole = finished
     recipe = helpers.recipe(tmp_path / "recipe.yaml", folder.name.rstrip("0"))
 
-    def interrupted(training: Any, batch: Any) -> None:
-        if training.step == 3:
+    def interrupted(loop: Any, batch: Any) -> None:
+        if loop.step == 3:
             raise KeyboardInterrupt
-        advance(training, batch)
+        advance(loop, batch)
 
-    advance = detection.Training.advance
+    advance = Loop.advance
     with monkeypatch.context() as patch:
-        patch.setattr(detection.Training, "advance", interrupted)
+        patch.setattr(Loop, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             detection.train(recipe, tmp_path / "run")
     assert checkpoint.load(tmp_path / "run")["step"] == 3
@@ -139,12 +141,9 @@ def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_that_of_the_recipe() -> None:
-    from laplacianformer import recipes
-
-    recipe = recipes.load("coco-maskrcnn-tiny")
-    assert isinstance(recipe, recipes.DetectionRecipe)
+    recipe = load_recipe("coco-maskrcnn")
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-4)
-    schedule = parts.create_schedule(optimiser, recipe.optimise, steps_an_epoch=1000)
+    schedule = create_schedule(optimiser, recipe.optimise, 1000, recipe.optimise.lr_steps)
     rates = {}
     for step in (0, 35, 70, 7999, 8000, 10999, 11000, 11999):
         schedule.step_update(step)

@@ -9,8 +9,9 @@ import timm
 import torch
 from PIL import Image
 
-from laplacianformer import cli, recipes
+from laplacianformer import cli
 from laplacianformer._util.errors import InputError
+from laplacianformer.classification import load_recipe
 from laplacianformer.experiments import (
     accuracy_flops,
     frame,
@@ -146,7 +147,7 @@ def test_trained_models_stand_beside_random_ones(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("name", qk_distances.MODELS)
 def test_the_small_transformers_are_models_of_a_recipe(name) -> None:
-    recipe = recipes.load("ablation", qk_distances.MODELS[name])
+    recipe = load_recipe("ablation", qk_distances.MODELS[name])
     model = timm.create_model(recipe.model.name, num_classes=10, **recipe.model.args)
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     assert sum(parameter.numel() for parameter in model.parameters()) < 2.5e6

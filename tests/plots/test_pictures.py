@@ -187,7 +187,7 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
 def test_without_matplotlib_the_reason_is_given_and_pyplot_is_left_alone(monkeypatch):
     """And recipes, which need the packages for training, are left alone too."""
     code = "import laplacianformer.classification.inference, laplacianformer.classification.evaluation, sys; "
-    code += "sys.exit(bool({'matplotlib', 'laplacianformer.recipes'} & set(sys.modules)))"
+    code += "sys.exit(bool({'matplotlib', 'pydantic', 'lightning'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'laplacianformer\[plot\]'"):

@@ -13,7 +13,7 @@ def train(
     recipe: str, data: str | None, output: Path | None, overrides: Sequence[str] = (), *, resume: bool = False
 ) -> None:
     """Train what the recipe describes, and show how it goes."""
-    from laplacianformer.commands._progress import ProgressReport
+    from laplacianformer.commands.progress import ProgressReport
 
     try:
         from laplacianformer.training import recipes
