@@ -1,4 +1,4 @@
-"""Weights files: they give the same model back, say what they are, and are refused by name where something is off."""
+"""Weights files: they give the same model back, say what they are, and errors name what is wrong with one."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def test_nano_fits_into_three_megabytes_in_float16_and_loads_as_float32(path):
         assert torch.equal(buffer, other), name
 
 
-def test_numbers_that_float16_does_not_hold_are_refused(path):
+def test_values_that_float16_can_not_hold_are_refused(path):
     model = small_model()
     with torch.no_grad():
         model.head.weight[0, 0] = 1e6
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(path):
         (CLASSES, {"input": json.dumps({**INPUT, "std": [0.0] * 3})}, "input that can't be used"),
     ],
 )
-def test_what_could_not_be_loaded_is_not_saved(path, classes, metadata, message):
+def test_a_file_that_could_not_be_loaded_is_not_saved(path, classes, metadata, message):
     with pytest.raises(InputError, match=message):
         save_weights(path, small_model(), classes=classes, metadata=metadata)
     assert os.listdir(path.parent) == []
@@ -150,7 +150,7 @@ def test_models_that_a_file_can_not_describe_are_refused(path):
         save_weights(path, small_model(), classes=CLASSES, metadata={"epochs": 3})
 
 
-# ---- files that are not what they should be ----
+# ---- wrong files ----
 
 
 def rewritten(path, tensors=None, **metadata):
@@ -164,7 +164,7 @@ def rewritten(path, tensors=None, **metadata):
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1e-5, 0.001, 0.01, 0.5, 0.999999])
-def test_a_file_that_was_cut_off_is_refused(path, fraction):
+def test_a_truncated_file_is_refused(path, fraction):
     save_small(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(fraction * len(whole))])
@@ -216,7 +216,7 @@ def test_what_is_not_a_file_is_refused(tmp_path):
     ],
     ids=str,
 )
-def test_metadata_that_does_not_fit_is_refused_in_one_line(path, changes, message):
+def test_inconsistent_metadata_is_refused_in_one_line(path, changes, message):
     save_small(path)
     rewritten(path, **changes)
     with pytest.raises(InputError, match=message) as caught:
@@ -231,7 +231,7 @@ def test_a_plain_state_dict_says_nothing_about_itself(path):
         load_weights(path)
 
 
-def test_tensors_that_do_not_fit_are_named(path):
+def test_unexpected_tensors_are_named(path):
     save_small(path)
     rewritten(path, tensors={"head.gate": torch.zeros(1)})
     with pytest.raises(InputError, match=re.escape("head.gate is unknown")):

@@ -1,4 +1,4 @@
-"""A run from a recipe: what it learns, writes and says."""
+"""A run from a recipe: what it learns, writes and reports."""
 
 import json
 import resource
@@ -43,7 +43,7 @@ def test_a_run_learns_and_says_how_well(finished: tuple[Path, classification.Res
     assert (result.accuracy, result.best_accuracy) == (scored[-1], max(scored))
 
 
-def test_rows_are_as_promised(finished: tuple[Path, classification.Result]) -> None:
+def test_rows_are_as_documented(finished: tuple[Path, classification.Result]) -> None:
     folder, _ = finished
     header = (folder / "run" / "metrics.csv").read_text().splitlines()[0]
     assert header == ",".join(COLUMNS)
@@ -77,7 +77,7 @@ def test_the_exported_file_holds_the_average_and_its_origin(finished: tuple[Path
     assert metrics["ema_decay"] == pytest.approx(1 - 48 ** (-2 / 3)), "after 48 steps, not yet the 0.95 of the recipe"
     assert metadata["weights"] == "exponential moving average"
     assert yaml.safe_load(metadata["recipe"])["optimise"]["epochs"] == 12
-    assert str(folder) not in "".join(metadata.values()), "where the data was is not told"
+    assert str(folder) not in "".join(metadata.values()), "the folder of the data is not in the file"
     assert {"commit", "date", "version"} <= metadata.keys()
 
 
@@ -140,7 +140,7 @@ def test_a_run_is_not_resumed_on_other_data(
         classification.train(recipe, folder / "run", resume=True)
 
 
-def test_a_folder_that_can_not_be_written_is_told_before_anything_is_read(
+def test_a_folder_that_can_not_be_written_is_reported_before_anything_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -152,7 +152,7 @@ def test_a_folder_that_can_not_be_written_is_told_before_anything_is_read(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_checkpoint_that_is_not_one_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.pt").write_bytes(b"something else")
@@ -203,7 +203,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
+def test_wrong_input_ends_with_one_line_and_code_2_and_writes_nothing(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, message = WRONG[what]

@@ -1,4 +1,4 @@
-"""RetinaNet and Mask R-CNN on any backbone: levels, anchors, what is frozen, and where they start."""
+"""RetinaNet and Mask R-CNN on any backbone: levels, anchors, what is frozen, and their initial weights."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def test_losses_reach_every_parameter_also_with_an_image_without_objects(detecto
 
 @pytest.mark.parametrize("detector", DETECTORS)
 def test_detections_are_in_pixels_of_the_image_that_was_given(detector: str) -> None:
-    """Weights are random: the least score is taken away so that something is found."""
+    """Weights are random: without a threshold on the score something is found."""
     threshold = {"box_score_thresh": 0.0} if detector == "mask_rcnn" else {"score_thresh": 0.0}
     model = helpers.small(detector, **threshold).eval()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_levels_and_anchors_follow_the_strides_of_any_backbone(
     assert [sizes[0] for sizes in other.anchor_generator.sizes] == [4 * stride for stride in levels]
 
 
-def test_the_standard_anchors_of_coco_come_out_for_strides_of_4_to_32() -> None:
+def test_strides_of_4_to_32_give_the_standard_anchors_of_coco() -> None:
     model = mask_rcnn("laplacianformer_tiny", 3, channels=32, head_width=8, mask_layers=[8])
     assert [sizes[0] for sizes in model.rpn.anchor_generator.sizes] == [32, 64, 128, 256, 512]
     other = retinanet("laplacianformer_tiny", 3, channels=32)
@@ -112,7 +112,7 @@ def train_once(model: Any) -> None:
     sum(model(images, targets).values()).backward()
 
 
-def test_whitening_statistics_move_unless_frozen() -> None:
+def test_whitening_statistics_are_updated_unless_frozen() -> None:
     free, frozen = helpers.small("retinanet"), helpers.small("retinanet", frozen_statistics=True)
     for model in (free, frozen):
         train_once(model)
@@ -213,7 +213,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_option_that_torchvision_does_not_know_is_refused() -> None:
-    """It would take it without a word."""
+    """torchvision would ignore it silently."""
     with pytest.raises(TypeError, match=r"MaskRCNN has no option box_score_treshold; did you mean box_score_thresh\?"):
         helpers.small("mask_rcnn", box_score_treshold=0.1)
 

@@ -1,4 +1,4 @@
-"""A detector from a recipe: what it learns, writes and says, and that it resumes bit for bit."""
+"""A detector from a recipe: what it learns and writes, and that it resumes bit for bit."""
 
 import json
 from pathlib import Path
@@ -99,11 +99,11 @@ def test_eval_gives_the_numbers_of_the_training(
     assert said["images"] == 4
     out = capsys.readouterr().out
     assert all(name.replace("_", " ") in out for name in NUMBERS)
-    with Image.open(tmp_path / "e" / "detections.png") as picture:
-        assert min(picture.size) > 300
+    with Image.open(tmp_path / "e" / "detections.png") as sheet:
+        assert min(sheet.size) > 300
 
 
-def test_a_split_that_is_not_there_is_refused(
+def test_an_unknown_split_is_refused(
     finished: tuple[Path, detection.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -125,7 +125,7 @@ def test_a_split_that_is_not_there_is_refused(
 
 
 def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
-    """Half a minute: three quarters of the loss are left, and some boxes are right; a random detector has AP 0."""
+    """Half a minute: the loss falls by a quarter, and some boxes are right; a random detector has AP 0."""
     recipe = helpers.recipe(
         tmp_path / "recipe.yaml",
         data={"shapes_train": 160, "shapes_val": 24, "short_side": [48], "long_side": 48},
@@ -154,7 +154,7 @@ def test_the_schedule_is_that_of_the_recipe() -> None:
     assert [rates[step] for step in (11000, 11999)] == pytest.approx([1e-6] * 2)
 
 
-# ---- data that is not as it should be ----
+# ---- wrong data ----
 
 
 def on_files(path: Path, folder: Path, **data: Any) -> Any:
@@ -166,7 +166,7 @@ def test_unreadable_images_are_named_and_replaced_up_to_a_limit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = helpers.coco_folder(tmp_path / "data")
-    (folder / "train" / "train-00003.png").write_bytes(b"not a picture")
+    (folder / "train" / "train-00003.png").write_bytes(b"not an image")
     (folder / "val" / "val-00002.png").unlink()
     result = detection.train(on_files(tmp_path / "a.yaml", folder, corrupt_limit=0.3), tmp_path / "run")
     assert result.steps == 2
@@ -177,7 +177,7 @@ def test_unreadable_images_are_named_and_replaced_up_to_a_limit(
         detection.train(on_files(tmp_path / "b.yaml", folder, corrupt_limit=0.0), tmp_path / "other")
 
 
-def test_images_without_objects_are_trained_through(tmp_path: Path) -> None:
+def test_training_works_on_images_without_objects(tmp_path: Path) -> None:
     folder = helpers.coco_folder(tmp_path / "data")
     helpers.change(folder, "train", lambda tree: tree.update(annotations=[]))
     result = detection.train(on_files(tmp_path / "a.yaml", folder), tmp_path / "run")
@@ -217,7 +217,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
+def test_wrong_input_ends_with_one_line_and_code_2_and_writes_nothing(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, message = WRONG[what]

@@ -98,14 +98,14 @@ def test_a_saved_state_continues_bit_for_bit() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), later.parameters(), strict=True))
 
 
-def test_a_parameter_without_gradient_stays() -> None:
+def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
     model = small()
     before = deepcopy(model)
     Muon(model.parameters(), lr=0.1, weight_decay=0.1).step()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True))
 
 
-def test_a_recipe_names_it() -> None:
+def test_a_recipe_can_ask_for_it() -> None:
     optimiser = create_optimiser(
         small(), Optimise(epochs=1, optimiser="muon32", lr=0.1, batch_size=2, lr_batch=4, weight_decay=0.3)
     )

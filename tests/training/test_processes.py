@@ -93,7 +93,7 @@ def losses(folder: Path) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all that two processes do, in one start of them."""
+    """The folder of everything that two processes do in one start."""
     folder = tmp_path_factory.mktemp("two")
     steady(folder / "sync", sync=True)
     steady(folder / "alone", sync=False)
@@ -115,7 +115,7 @@ def test_what_ends_one_process_ends_all_with_its_message(trained: Path) -> None:
 
 
 def test_two_processes_give_the_curve_of_one(trained: Path) -> None:
-    """With synchronised whitening to rounding, 1e-4, also with split weights and an interruption (FSDP); without,
+    """With synchronised whitening to rounding, 1e-4, also with sharded weights (FSDP) and an interruption; without,
     each half of the batch is whitened by itself: 5 %."""
     one = classification.train(steady(trained / "sync", sync=True), trained / "one")
     expected = losses(trained / "one")
@@ -148,7 +148,7 @@ def workers(parent: int) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_loses_a_worker_continues_from_its_checkpoint(tmp_path: Path) -> None:
     recipe = steady(tmp_path / "sync", sync=True)
     classification.train(recipe, tmp_path / "one")
     command = ["-m", "laplacianformer", "train", "--recipe", str(tmp_path / "sync" / "recipe.yaml"), "--resume"]

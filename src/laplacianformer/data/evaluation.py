@@ -20,15 +20,15 @@ def evaluation_batches(
     model_input: what the model expects, as in a weights file: size, mean, std, interpolation, crop_pct.
     """
     if isinstance(images, Stream):
-        dataset: Any = StoredImages(images, Taken(model_input), rank, world)
+        dataset: Any = StoredImages(images, InputReader(model_input), rank, world)
         workers = workers if images.workers_help else 0
     else:
-        dataset = EvaluationImages(images, Taken(model_input), rank, world)
+        dataset = EvaluationImages(images, InputReader(model_input), rank, world)
     return DataLoader(dataset, batch_size, collate_fn=collate, **worker_options(workers))
 
 
-class Taken:
-    """Reads an image as the model takes it; an unreadable one is black, without a label, and has a reason."""
+class InputReader:
+    """Reads images as the model expects them; an unreadable one is black, without a label, with the reason."""
 
     def __init__(self, model_input: dict[str, Any]) -> None:
         self.transform, self.shape = to_input(model_input), model_input["size"]
@@ -49,8 +49,8 @@ class Taken:
 class EvaluationImages(Dataset[Sample]):
     """Images of this process by index; unreadable ones, and those that pad the last round, have no label."""
 
-    def __init__(self, images: Images, taken: Taken, rank: int, world: int) -> None:
-        self.images, self.taken = images, taken
+    def __init__(self, images: Images, reader: InputReader, rank: int, world: int) -> None:
+        self.images, self.reader = images, reader
         self.index = range(rank, -(-len(images) // world) * world, world)
 
     def __len__(self) -> int:
@@ -58,21 +58,21 @@ class EvaluationImages(Dataset[Sample]):
 
     def __getitem__(self, position: int) -> Sample:
         index = self.index[position]
-        return self.taken.read(self.images, index) if index < len(self.images) else self.taken.nothing()
+        return self.reader.read(self.images, index) if index < len(self.images) else self.reader.nothing()
 
 
 class StoredImages(IterableDataset[Sample]):
     """The same for a stream: each of the n workers of all processes goes through all of it and decodes every n-th
     image."""
 
-    def __init__(self, stream: Stream, taken: Taken, rank: int, world: int) -> None:
-        self.stream, self.taken, self.rank, self.world = stream, taken, rank, world
+    def __init__(self, stream: Stream, reader: InputReader, rank: int, world: int) -> None:
+        self.stream, self.reader, self.rank, self.world = stream, reader, rank, world
 
     def __iter__(self) -> Iterator[Sample]:
         rank, world, worker, workers = part_of_worker(self.rank, self.world)
         mine, parts, seen = rank * workers + worker, world * workers, 0
         for seen, sample in enumerate(self.stream.stored(), 1):
             if (seen - 1) % parts == mine:
-                yield self.taken.read(self.stream, sample)
+                yield self.reader.read(self.stream, sample)
         if 0 < seen % parts <= mine:
-            yield self.taken.nothing()
+            yield self.reader.nothing()

@@ -17,8 +17,8 @@ from laplacianformer.data import images
 from laplacianformer.data.indexed import checked
 from laplacianformer.data.order import mix
 
-BUFFER, FIRST = 8192, 2048  # samples in the shuffle buffer, and samples read before the first one is yielded
-ENDINGS = ("jpg", "jpeg", "png", "webp")
+_BUFFER, _FIRST = 8192, 2048  # samples in the shuffle buffer, and samples read before the first one is yielded
+_ENDINGS = ("jpg", "jpeg", "png", "webp")
 
 
 class Part(NamedTuple):
@@ -84,7 +84,7 @@ class Shards(Stream):
 
         urls = random.Random(seed).sample(self.urls, len(self.urls))[part.rank :: part.world]
         chance = random.Random(mix(seed, one_pass, part.rank, part.worker))
-        shuffle = webdataset.shuffle(BUFFER, initial=FIRST, rng=chance)
+        shuffle = webdataset.shuffle(_BUFFER, initial=_FIRST, rng=chance)
         return iter(shuffle(self._samples(urls[part.worker :: part.workers])))
 
     def stored(self) -> Iterator[Any]:
@@ -96,10 +96,10 @@ class Shards(Stream):
     def read(self, sample: Any) -> tuple[Image.Image, int]:
         if isinstance(sample, Broken):
             raise InputError(sample.reason)
-        ending = next((ending for ending in ENDINGS if ending in sample), None)
+        ending = next((ending for ending in _ENDINGS if ending in sample), None)
         if ending is None or "cls" not in sample:
             found = ", ".join(key for key in sample if not key.startswith("__"))
-            raise InputError(f"expected an image ({', '.join(ENDINGS)}) and a label (cls), found {found}")
+            raise InputError(f"expected an image ({', '.join(_ENDINGS)}) and a label (cls), found {found}")
         return images.read(io.BytesIO(sample[ending])), checked(sample["cls"], self.classes)
 
     def name(self, sample: Any) -> str:

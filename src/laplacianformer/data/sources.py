@@ -15,10 +15,10 @@ from laplacianformer.data import indexed
 from laplacianformer.data.indexed import Images, ItemImages, ReaderImages, Spread
 from laplacianformer.data.shards import Shards, Stream, TimmStream
 
-TRAINING = ("train", "training")
-HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
-STREAMS = ("wds/", "tfds/", "hfids/")
-TIMM = ("torch/", "hfds/", *STREAMS)
+_TRAINING = ("train", "training")
+_HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
+_STREAMS = ("wds/", "tfds/", "hfids/")
+_TIMM = ("torch/", "hfds/", *_STREAMS)
 Once = Callable[[Callable[[], Any]], Any]
 
 
@@ -35,7 +35,8 @@ class Source:
 
     @property
     def training(self) -> bool:
-        return self.split in TRAINING
+        """Whether it is the split for training."""
+        return self.split in _TRAINING
 
 
 def parse(text: str) -> tuple[str | None, str | None]:
@@ -64,13 +65,13 @@ def _open(source: Source, once: Once) -> Images | Stream:
     reader, root = source.reader, source.root
     if reader == "digits":
         return indexed.digits(training=source.training)
-    if reader not in ("folder", "idx") and not reader.startswith(TIMM):
-        raise InputError(f"unknown reader {reader!r}: expected folder, digits, idx, {'NAME, '.join(TIMM)}NAME")
+    if reader not in ("folder", "idx") and not reader.startswith(_TIMM):
+        raise InputError(f"unknown reader {reader!r}: expected folder, digits, idx, {'NAME, '.join(_TIMM)}NAME")
     if root is None and not reader.startswith(("hfds/", "hfids/", "tfds/")):
         raise InputError(f"the reader {reader!r} needs a folder: give --data DIR")
     if reader == "folder":
         return once(partial(_folder, source))
-    if reader.startswith(STREAMS):
+    if reader.startswith(_STREAMS):
         return _stream(source)
     if root is not None and not Path(root).exists():
         raise InputError(f"there is no {root}: give --data a folder that exists")
@@ -107,10 +108,10 @@ def _split_path(root: Path, source: Source) -> Path:
     if not root.exists():
         raise InputError(f"there is no {root}: give --data a folder that exists")
     names = [source.split]
-    if source.split in TRAINING:
-        names += TRAINING
-    elif source.split in HELD_OUT:
-        names += [*HELD_OUT, "test"]
+    if source.split in _TRAINING:
+        names += _TRAINING
+    elif source.split in _HELD_OUT:
+        names += [*_HELD_OUT, "test"]
 
     def found(names: Iterable[str]) -> list[Path]:
         paths = (root / f"{name}{end}" for end in ("", ".tar") for name in names if name not in source.inside)
@@ -118,12 +119,12 @@ def _split_path(root: Path, source: Source) -> Path:
 
     if fitting := found(names):
         return fitting[0]
-    others = found([*TRAINING, *HELD_OUT, "test"])
+    others = found([*_TRAINING, *_HELD_OUT, "test"])
     if source.inside and not others:
         return root
-    there = f", but {others[0].name}" if others else ""
+    instead = f", but {others[0].name}" if others else ""
     wanted = " or ".join(dict.fromkeys(names))
-    raise InputError(f"{root} has no {wanted} folder (or .tar){there}: expected {names[0]}/CLASS/image")
+    raise InputError(f"{root} has no {wanted} folder (or .tar){instead}: expected {names[0]}/CLASS/image")
 
 
 def _check_folders(reader: Any, root: Path) -> None:

@@ -18,8 +18,8 @@ class FeatureMaps(nn.Module):
     """The last feature map of each stride from `least` to `most` pixels that a timm model has, as (B, C, H, W).
 
     Args:
-        frozen_stages: so many feature maps from the first, and all that they depend on, don't train: no gradients, no
-            statistics.
+        frozen_stages: number of feature maps, from the first, that don't train, with everything that they depend on: no
+            gradients, no statistics.
         frozen_statistics: whitening and batch norm use their running statistics in training too, and don't update them.
     """
 

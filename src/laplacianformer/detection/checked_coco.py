@@ -7,7 +7,7 @@ from laplacianformer.detection.masks import decode, extent
 
 Tree = dict[str, Any]
 _FAR = 1e9  # pixels; no box or mask is so large
-_BEYOND = 10  # a polygon may leave the image by so many times its side; the time to draw one grows with its length
+_BEYOND = 10  # times the side of the image that a polygon may leave it by; the time to draw one grows with its length
 
 
 def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str]]:

@@ -6,7 +6,7 @@ from time import monotonic
 class Clock:
     """Seconds of wall time since the last row, and how many of them were spent waiting for images.
 
-    Each call looks at the time that passed since the call before.
+    Each method says what the time since the call before it was spent on.
     """
 
     def __init__(self) -> None:
@@ -14,21 +14,21 @@ class Clock:
         self.last = monotonic()
 
     def skip(self) -> float:
-        """It is not counted. Returns its seconds."""
+        """On something that doesn't count. Returns the seconds."""
         now = monotonic()
         passed, self.last = now - self.last, now
         return passed
 
     def count(self) -> None:
-        """It was spent on training."""
+        """On training."""
         self.seconds += self.skip()
 
     def wait(self) -> None:
-        """It was spent waiting for images, which is part of training."""
+        """On waiting for images, which is part of training."""
         passed = self.skip()
         self.seconds += passed
         self.waited += passed
 
     def restart(self) -> None:
-        """A row was written."""
+        """Start again from 0: a row was written."""
         self.seconds = self.waited = 0.0

@@ -42,7 +42,7 @@ class Learner:
         return max(group["lr"] for group in self.optimiser.param_groups)
 
     def ema_decay(self, steps: int) -> float | None:
-        """The decay that the average has reached after so many steps."""
+        """The decay that the average has reached after `steps` steps."""
         return self.average.get_decay(steps) if self.average is not None else None
 
     def update(self, loss: Tensor, step: int) -> Tensor:

@@ -40,7 +40,7 @@ def create_schedule(
     if lr_steps:
         return MultiStepLRScheduler(
             optimiser,
-            decay_t=[round(epoch * steps_per_epoch) + 1 for epoch in lr_steps],  # timm's come a step early
+            decay_t=[round(epoch * steps_per_epoch) + 1 for epoch in lr_steps],  # timm's come one step early
             decay_rate=0.1,
             warmup_t=warmup,
             warmup_lr_init=optimise.warmup_lr,

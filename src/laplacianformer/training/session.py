@@ -72,7 +72,7 @@ def create_engine(run: Run) -> Fabric:
             strategy=strategy,
             precision=_PRECISIONS[run.precision],
         )
-    except (RuntimeError, ValueError) as error:  # no such device, or not so many
+    except (RuntimeError, ValueError) as error:  # no such device, or too few
         raise InputError(f"can't run on run.accelerator={run.accelerator}, run.devices={devices}: {error}") from None
 
 

@@ -100,7 +100,7 @@ class Task(Protocol):
         """More than the summary, for people."""
 
     def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
-        """Write these weights and what they are to one file. `ema_decay`: of their average, after so many steps."""
+        """Write these weights and what they are to one file. `ema_decay`: of their average, if they are one."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the scores."""
