@@ -21,7 +21,7 @@ from laplacianformer.data.sources import Once, Source, in_this_process, open_ima
 from laplacianformer.data.stream import StreamTraining
 
 
-class TrainingBatches(Protocol):
+class _TrainingBatches(Protocol):
     """The batches of an epoch, from one of them on."""
 
     order: Order
@@ -35,7 +35,7 @@ class TrainingBatches(Protocol):
 class Loaders:
     """Training batches, evaluation batches, the names of the classes, and the number of images of each split."""
 
-    train: TrainingBatches
+    train: _TrainingBatches
     val: Iterable[Batch]
     classes: tuple[str, ...]
     images: dict[str, int | None]  # None: a stream that doesn't say
@@ -75,7 +75,7 @@ def training_transform(data: Data, augment: Augment) -> Callable[[Any], Tensor]:
         raise InputError(f"augment.rand_augment={augment.rand_augment} can't be used: {error}") from None
 
 
-def _training(recipe: Recipe, images: Images | Stream, rank: int, world: int) -> TrainingBatches:
+def _training(recipe: Recipe, images: Images | Stream, rank: int, world: int) -> _TrainingBatches:
     data, augment = recipe.data, recipe.augment
 
     def order(samples: int) -> Order:

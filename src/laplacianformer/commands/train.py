@@ -23,9 +23,9 @@ def train(
         raise InputError(f"training needs {error.name}: pip install 'laplacianformer[train]'") from None
     kinds = {section: kind for section, (kind, _) in tasks.items()}
     loaded = recipes.load(recipe, kinds, [*data_overrides(data), *overrides])
-    run = next(run for kind, run in tasks.values() if isinstance(loaded, kind))
+    train_task = next(train_task for kind, train_task in tasks.values() if isinstance(loaded, kind))
     folder = output or Path("runs") / Path(recipe).stem
-    run(loaded, folder, resume=resume, report=ProgressReport())
+    train_task(loaded, folder, resume=resume, report=ProgressReport())
 
 
 def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:

@@ -20,7 +20,7 @@ def evaluation_batches(
     model_input: what the model expects, as in a weights file: size, mean, std, interpolation, crop_pct.
     """
     if isinstance(images, Stream):
-        dataset: Any = StoredImages(images, InputReader(model_input), rank, world)
+        dataset: Any = _StoredImages(images, InputReader(model_input), rank, world)
         workers = workers if images.workers_help else 0
     else:
         dataset = EvaluationImages(images, InputReader(model_input), rank, world)
@@ -61,7 +61,7 @@ class EvaluationImages(Dataset[Sample]):
         return self.reader.read(self.images, index) if index < len(self.images) else self.reader.nothing()
 
 
-class StoredImages(IterableDataset[Sample]):
+class _StoredImages(IterableDataset[Sample]):
     """The same for a stream: each of the n workers of all processes goes through all of it and decodes every n-th
     image."""
 

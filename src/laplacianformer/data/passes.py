@@ -14,7 +14,7 @@ from laplacianformer.data.shards import Stream, part_of_worker
 from laplacianformer.data.stream import ATTEMPTS, Transform
 
 
-class EndlessImages(IterableDataset[Sample]):
+class _EndlessImages(IterableDataset[Sample]):
     """Augmented images, pass after pass: a process with fewer images than others repeats them more often.
 
     What is random in a sample depends on the seed, the pass, the reading process and worker, and the sample's number.
@@ -63,7 +63,7 @@ class PassTraining:
         """The batches of an epoch from index `start` on; those before it are read and dropped."""
         order, seed = self.order, mix(self.order.seed, epoch)
         loader: DataLoader[Any] = DataLoader(
-            EndlessImages(self.stream, self.transform, self.size, seed, order.rank, order.world),
+            _EndlessImages(self.stream, self.transform, self.size, seed, order.rank, order.world),
             order.batch_size // order.world,
             drop_last=True,
             collate_fn=collate,

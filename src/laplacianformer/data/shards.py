@@ -36,7 +36,7 @@ def part_of_worker(rank: int, world: int) -> Part:
     return Part(rank, world, worker.id, worker.num_workers) if worker else Part(rank, world)
 
 
-class Broken(NamedTuple):
+class _Broken(NamedTuple):
     """Takes the place of the rest of a stream that breaks off."""
 
     name: str
@@ -94,7 +94,7 @@ class Shards(Stream):
         return chain.from_iterable(_shard(url) for url in urls)
 
     def read(self, sample: Any) -> tuple[Image.Image, int]:
-        if isinstance(sample, Broken):
+        if isinstance(sample, _Broken):
             raise InputError(sample.reason)
         ending = next((ending for ending in _ENDINGS if ending in sample), None)
         if ending is None or "cls" not in sample:
@@ -103,7 +103,7 @@ class Shards(Stream):
         return images.read(io.BytesIO(sample[ending])), checked(sample["cls"], self.classes)
 
     def name(self, sample: Any) -> str:
-        return sample.name if isinstance(sample, Broken) else f"{sample['__url__']}/{sample['__key__']}"
+        return sample.name if isinstance(sample, _Broken) else f"{sample['__url__']}/{sample['__key__']}"
 
 
 def _shard(url: str) -> Iterator[Any]:
@@ -112,7 +112,7 @@ def _shard(url: str) -> Iterator[Any]:
     try:
         yield from webdataset.tarfile_to_samples()([{"url": url}])
     except Exception as error:  # whatever a broken or missing tar makes the library raise
-        yield Broken(url, f"the shard breaks off: {error}")
+        yield _Broken(url, f"the shard breaks off: {error}")
 
 
 class TimmStream(Stream):
@@ -136,14 +136,14 @@ class TimmStream(Stream):
         try:
             yield from enumerate(dataset)
         except Exception as error:  # whatever an image that can't be decoded makes the library raise
-            yield Broken(self.title, f"the stream breaks off: {error}")
+            yield _Broken(self.title, f"the stream breaks off: {error}")
 
     def read(self, sample: Any) -> tuple[Image.Image, int]:
-        if isinstance(sample, Broken):
+        if isinstance(sample, _Broken):
             raise InputError(sample.reason)
         _, (image, target) = sample
         image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
         return images.read(image), checked(target, self.classes)
 
     def name(self, sample: Any) -> str:
-        return sample.name if isinstance(sample, Broken) else f"{self.title}[{sample[0]}]"
+        return sample.name if isinstance(sample, _Broken) else f"{self.title}[{sample[0]}]"

@@ -40,7 +40,7 @@ class HeldOut(NamedTuple):
 class DetectionLoaders:
     """Training batches, held-out images one by one, the names of the classes, and the held-out annotations."""
 
-    train: "DetectionTraining"
+    train: "_DetectionTraining"
     val: Iterable[HeldOut]
     classes: tuple[str, ...]
     held_out: CocoImages
@@ -58,7 +58,7 @@ def open_detection(recipe: DetectionRecipe, rank: int = 0, world: int = 1) -> De
         )
     size, seed = recipe.optimise.batch_size, recipe.run.seed
     order = GroupedOrder(len(train), size, seed, rank=rank, world=world, groups=train.upright())
-    training = DetectionTraining(train, order, data, recipe.augment)
+    training = _DetectionTraining(train, order, data, recipe.augment)
     evaluation = held_out_pictures(held_out, data.workers, rank, world)
     images: dict[str, int | None] = {"training": len(train), "held-out": len(held_out)}
     return DetectionLoaders(training, evaluation, train.classes, held_out, images)
@@ -130,7 +130,7 @@ class TrainingScenes(Dataset[tuple[Tensor, Target, tuple[str, ...]]]):
         return changed.as_subclass(Tensor), plain
 
 
-class DetectionTraining:
+class _DetectionTraining:
     """Training batches from worker processes."""
 
     def __init__(self, images: CocoImages, order: Order, data: DetectionData, augment: DetectionAugment) -> None:

@@ -51,7 +51,7 @@ def _builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
     return built
 
 
-@_builder
+@_builder  # More than 50 lines because of its arguments and what they mean.
 def mask_rcnn(
     backbone: str = "laplacianformer_tiny",
     num_classes: int = 80,
@@ -92,12 +92,7 @@ def mask_rcnn(
         options: of torchvision's MaskRCNN, for example rpn_pre_nms_top_n_train=500.
     """
     maps = FeatureMaps(
-        backbone,
-        backbone_args or {},
-        4,
-        32,
-        frozen_stages=frozen_stages,
-        frozen_statistics=frozen_statistics,
+        backbone, backbone_args or {}, 4, 32, frozen_stages=frozen_stages, frozen_statistics=frozen_statistics
     )
     layer = _group_norm if norm else None
     pyramid = FeaturePyramid(maps, channels, LastLevelMaxPool(), layer)

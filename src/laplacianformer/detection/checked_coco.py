@@ -5,12 +5,12 @@ from typing import Any
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection.masks import decode, extent
 
-Tree = dict[str, Any]
+_Tree = dict[str, Any]
 _FAR = 1e9  # pixels; no box or mask is so large
 _BEYOND = 10  # times the side of the image that a polygon may leave it by; the time to draw one grows with its length
 
 
-def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str]]:
+def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[_Tree, list[str]]:
     """Images, annotations and categories, with boxes clipped to their images; and one line per object left out.
 
     Annotations get new ids from 1 on: to COCO's evaluation, an object with the id 0 is never found.
@@ -20,7 +20,7 @@ def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str
             raise InputError(f"{source} is not a COCO file: expected lists of images, annotations and categories")
     images = _checked_images(tree["images"], source)
     categories = _checked_categories(tree["categories"], source)
-    annotations: list[Tree] = []
+    annotations: list[_Tree] = []
     left_out: list[str] = []
     for number, entry in enumerate(tree["annotations"]):
         if not isinstance(entry, dict):
@@ -41,8 +41,8 @@ def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str
     return kept, left_out
 
 
-def _checked_images(entries: list[Any], source: str) -> dict[int, Tree]:
-    images: dict[int, Tree] = {}
+def _checked_images(entries: list[Any], source: str) -> dict[int, _Tree]:
+    images: dict[int, _Tree] = {}
     names: dict[str, int] = {}
     for number, entry in enumerate(entries):
         fields = entry if isinstance(entry, dict) else {}
@@ -67,8 +67,8 @@ def _checked_images(entries: list[Any], source: str) -> dict[int, Tree]:
     return images
 
 
-def _checked_categories(entries: list[Any], source: str) -> dict[int, Tree]:
-    categories: dict[int, Tree] = {}
+def _checked_categories(entries: list[Any], source: str) -> dict[int, _Tree]:
+    categories: dict[int, _Tree] = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), int) or not entry.get("name"):
             raise InputError(f"{source}: a category needs an id (a whole number) and a name, got {entry!r}")
@@ -80,7 +80,7 @@ def _checked_categories(entries: list[Any], source: str) -> dict[int, Tree]:
     return categories
 
 
-def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | str:
+def _annotation(entry: _Tree, image: _Tree, what: str, *, masks: bool) -> _Tree | str:
     """The entry with its box clipped to the image, or the reason why it is left out."""
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(length, int | float) for length in box):
@@ -118,7 +118,7 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
     return {**fine, "segmentation": segmentation}
 
 
-def _segmentation(given: Any, image: Tree, what: str) -> Any:
+def _segmentation(given: Any, image: _Tree, what: str) -> Any:
     """Polygons or run lengths that can be used, or the reason why the object is left out."""
     size = [image["height"], image["width"]]
     if isinstance(given, dict):

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Split = Literal["train", "val"]
 Target = dict[str, Tensor]  # boxes (N, 4) as x0, y0, x1, y1; labels (N,) from 1; masks (N, H, W) where wanted
-OpenImage = Callable[[str, tuple[int, int]], Image.Image]
+_OpenImage = Callable[[str, tuple[int, int]], Image.Image]
 _NAMED = 20  # objects left out that the log names; more are only counted
 
 
@@ -38,7 +38,7 @@ class CocoImages:
         open_image: reads the image of a file name; it is also given the (width, height) that the file states.
     """
 
-    def __init__(self, tree: Any, source: str, open_image: OpenImage, *, masks: bool) -> None:
+    def __init__(self, tree: Any, source: str, open_image: _OpenImage, *, masks: bool) -> None:
         self.tree, left_out = checked_tree(tree, source, masks=masks)
         for line in left_out[:_NAMED]:
             logger.warning("object left out: %s", line)

@@ -42,7 +42,7 @@ _LOSSES = {
 _IN_ROWS = ("AP", "AP50", "AP75")
 
 
-class OpaqueList:
+class _OpaqueList:
     """A list that Fabric does not look into: for bfloat16 it would round the corners of boxes."""
 
     def __init__(self, items: list[Any]) -> None:
@@ -110,7 +110,7 @@ class DetectionTask:
 
     def prepare(self, batch: DetectionBatch) -> tuple[tuple[Any, ...], Any]:
         images, targets = self.fabric.to_device((batch.images, batch.targets))
-        return (OpaqueList([image / 255 for image in images]), OpaqueList(targets)), None
+        return (_OpaqueList([image / 255 for image in images]), _OpaqueList(targets)), None
 
     def loss(self, output: dict[str, Tensor], targets: None) -> tuple[Tensor, list[Tensor]]:
         total = torch.stack(list(output.values())).sum()

@@ -51,7 +51,7 @@ class Run:
     tensorboard: bool = True  # where it is installed
 
 
-class AnyData(Protocol):
+class _AnyData(Protocol):
     """What the loop reads from the section `data` of a recipe."""
 
     @property
@@ -62,7 +62,7 @@ class AnyRecipe(Protocol):
     """What the loop reads from a recipe, whatever its task."""
 
     @property
-    def data(self) -> AnyData: ...
+    def data(self) -> _AnyData: ...
 
     @property
     def optimise(self) -> Optimise: ...
