@@ -225,6 +225,16 @@ def test_inconsistent_metadata_is_refused_in_one_line(path, changes, message):
     assert "\n" not in str(caught.value)
 
 
+def test_the_task_of_a_file_is_read_without_its_tensors(path):
+    assert weights.stated_task(path) == "", "no file"
+    save_small(path)
+    assert weights.stated_task(path) == "classification"
+    rewritten(path, task="detection")
+    assert weights.stated_task(path) == "detection"
+    path.write_bytes(b"no weights")
+    assert weights.stated_task(path) == ""
+
+
 def test_a_plain_state_dict_says_nothing_about_itself(path):
     safetensors.torch.save_file(small_model().state_dict(), path)
     with pytest.raises(InputError, match="does not say what it holds"):

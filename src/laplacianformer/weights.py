@@ -30,6 +30,8 @@ from laplacianformer._util.tensor_files import (
 )
 from laplacianformer.model import LaplacianFormer
 
+__all__ = ["Weights", "describe", "load_weights", "save_weights", "stated_task"]
+
 FORMAT = "laplacianformer 1"
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 _KEYS = ("task", "architecture", "model_args", "input", "classes")
