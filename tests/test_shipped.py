@@ -1,4 +1,4 @@
-"""The weights inside the package: used where none are named, and by timm's pretrained=True."""
+"""The weights inside the package: used where none are given, and by timm's pretrained=True."""
 
 import json
 import re
@@ -23,7 +23,7 @@ SAID = {"data": "CIFAR-10", "metrics": '{"accuracy": 0.876}', "commit": "0123456
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """A file like the one of a release, in its place."""
+    """A file like that of a release, used instead of it."""
     model = perturbed(create(num_classes=10, attention_args={"grid": 4}))
     path = tmp_path / "cifar10_nano.safetensors"
     weights.save_weights(path, model, classes=CIFAR10, metadata=SAID, dtype=torch.float16)
@@ -61,7 +61,7 @@ def test_a_command_without_weights_uses_them_and_says_what_they_are(stand_in, da
 
 
 @pytest.mark.parametrize("command", ["predict", "eval"])
-def test_where_the_package_has_none_it_is_said(data, tmp_path, monkeypatch, capsys, command):
+def test_an_installation_without_weights_says_so(data, tmp_path, monkeypatch, capsys, command):
     monkeypatch.setattr(shipped, "PATH", tmp_path / "cifar10_nano.safetensors")
     with pytest.raises(SystemExit) as stop:
         main(commands(data, tmp_path)[command])
@@ -91,7 +91,7 @@ def test_timm_loads_them_as_pretrained(stand_in):
         assert torch.equal(found, wanted)
 
 
-def test_other_models_are_as_they_were(stand_in, tmp_path):
+def test_other_models_are_not_affected(stand_in, tmp_path):
     assert timm.create_model("laplacianformer_nano").num_classes == 1000
     with pytest.raises(RuntimeError, match="No pretrained weights exist for laplacianformer_tiny"):
         timm.create_model("laplacianformer_tiny", pretrained=True)

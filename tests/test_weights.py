@@ -1,4 +1,4 @@
-"""Weights files: they give the same model back, say what they are, and are refused by name where something is off."""
+"""Weights files: they give the same model back, say what they are, and errors name what is wrong with one."""
 
 import json
 import os
@@ -94,11 +94,11 @@ def test_nano_fits_into_three_megabytes_in_float16_and_loads_as_float32(path):
         assert torch.equal(buffer, other), name
 
 
-def test_numbers_that_float16_does_not_hold_are_refused(path):
+def test_values_that_float16_can_not_hold_are_refused(path):
     model = small_model()
     with torch.no_grad():
         model.head.weight[0, 0] = 1e6
-    with pytest.raises(InputError, match=r"head\.weight has numbers too large for torch\.float16"):
+    with pytest.raises(InputError, match=r"head\.weight has values too large for torch\.float16"):
         save_weights(path, model, classes=CLASSES, metadata={}, dtype=torch.float16)
     assert os.listdir(path.parent) == []
 
@@ -129,13 +129,13 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(path):
 @pytest.mark.parametrize(
     ("classes", "metadata", "message"),
     [
-        (CLASSES[:3], {}, "3 different class names for a model with 7 outputs"),
-        (["same"] * 7, {}, "1 different class names for a model with 7 outputs"),
+        (CLASSES[:3], {}, "3 distinct class names for a model with 7 outputs"),
+        (["same"] * 7, {}, "1 distinct class names for a model with 7 outputs"),
         (CLASSES, {"architecture": "laplacianformer_tiny"}, "does not hold the laplacianformer_tiny that it names"),
         (CLASSES, {"input": json.dumps({**INPUT, "std": [0.0] * 3})}, "input that can't be used"),
     ],
 )
-def test_what_could_not_be_loaded_is_not_saved(path, classes, metadata, message):
+def test_a_file_that_could_not_be_loaded_is_not_saved(path, classes, metadata, message):
     with pytest.raises(InputError, match=message):
         save_weights(path, small_model(), classes=classes, metadata=metadata)
     assert os.listdir(path.parent) == []
@@ -150,7 +150,7 @@ def test_models_that_a_file_can_not_describe_are_refused(path):
         save_weights(path, small_model(), classes=CLASSES, metadata={"epochs": 3})
 
 
-# ---- files that are not what they should be ----
+# ---- wrong files ----
 
 
 def rewritten(path, tensors=None, **metadata):
@@ -163,12 +163,12 @@ def rewritten(path, tensors=None, **metadata):
     )
 
 
-@pytest.mark.parametrize("share", [0.0, 1e-5, 0.001, 0.01, 0.5, 0.999999])
-def test_a_file_that_was_cut_off_is_refused(path, share):
+@pytest.mark.parametrize("fraction", [0.0, 1e-5, 0.001, 0.01, 0.5, 0.999999])
+def test_a_truncated_file_is_refused(path, fraction):
     save_small(path)
     whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(InputError, match="is not a whole safetensors file"):
+    path.write_bytes(whole[: int(fraction * len(whole))])
+    with pytest.raises(InputError, match="is not a complete safetensors file"):
         load_weights(path)
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_was_cut_off_is_refused(path, share):
 )
 def test_files_of_another_kind_are_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(InputError, match="is not a whole safetensors file"):
+    with pytest.raises(InputError, match="is not a complete safetensors file"):
         load_weights(path)
 
 
@@ -199,8 +199,9 @@ def test_what_is_not_a_file_is_refused(tmp_path):
             {"architecture": "laplacianformer_tiny"},
             r"proj\.weight has shape \(32, 3, 3, 3\) instead of \(32, 3, 7, 7\)",
         ),
-        ({"task": "detection"}, "holds weights for detection: expected classification"),
-        ({"classes": '["a", "b"]'}, "2 different class names for a model with 7 outputs"),
+        ({"task": "detection"}, "holds a detector: expected a classifier; laplacianformer detect"),
+        ({"task": "poetry"}, "holds weights for poetry: expected a classifier"),
+        ({"classes": '["a", "b"]'}, "2 distinct class names for a model with 7 outputs"),
         ({"classes": '{"a": 1}'}, "classes that are not a list of names"),
         ({"classes": "a, b"}, "metadata that is not JSON: classes"),
         ({"model_args": '{"num_classes": 9}'}, "does not hold the laplacianformer_nano that it names"),
@@ -215,7 +216,7 @@ def test_what_is_not_a_file_is_refused(tmp_path):
     ],
     ids=str,
 )
-def test_metadata_that_does_not_fit_is_refused_in_one_line(path, changes, message):
+def test_inconsistent_metadata_is_refused_in_one_line(path, changes, message):
     save_small(path)
     rewritten(path, **changes)
     with pytest.raises(InputError, match=message) as caught:
@@ -224,13 +225,23 @@ def test_metadata_that_does_not_fit_is_refused_in_one_line(path, changes, messag
     assert "\n" not in str(caught.value)
 
 
+def test_the_task_of_a_file_is_read_without_its_tensors(path):
+    assert weights.stated_task(path) == "", "no file"
+    save_small(path)
+    assert weights.stated_task(path) == "classification"
+    rewritten(path, task="detection")
+    assert weights.stated_task(path) == "detection"
+    path.write_bytes(b"no weights")
+    assert weights.stated_task(path) == ""
+
+
 def test_a_plain_state_dict_says_nothing_about_itself(path):
     safetensors.torch.save_file(small_model().state_dict(), path)
     with pytest.raises(InputError, match="does not say what it holds"):
         load_weights(path)
 
 
-def test_tensors_that_do_not_fit_are_named(path):
+def test_unexpected_tensors_are_named(path):
     save_small(path)
     rewritten(path, tensors={"head.gate": torch.zeros(1)})
     with pytest.raises(InputError, match=re.escape("head.gate is unknown")):
@@ -252,4 +263,4 @@ def test_the_description_states_data_accuracy_and_limits(path):
     ):
         assert part in text
     assert "averaged" not in text
-    assert "anything else is put into one of them" in text
+    assert "anything else is assigned to one of them" in text

@@ -1,8 +1,8 @@
-"""Trained weights in one safetensors file that says by itself what they are.
+"""Trained weights in one safetensors file that describes itself.
 
 The metadata holds, each as text: `format` and `task`; `architecture`, a name for timm.create_model; `model_args`, its
-arguments (JSON); `input`, what the model takes (JSON: size, mean, std, interpolation, crop_pct); `classes` (JSON list);
-and whatever the writer adds, such as recipe, metrics, commit, date and version.
+arguments (JSON); `input`, what the model expects (JSON: size, mean, std, interpolation, crop_pct); `classes` (JSON
+list); and whatever the writer adds, such as recipe, metrics, commit, date and version.
 """
 
 import json
@@ -11,22 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import timm
 import torch
-from safetensors import SafetensorError, safe_open
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from laplacianformer import assets as shipped
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.files import replacing
+from laplacianformer._util.tensor_files import (
+    check_tensors,
+    json_entry,
+    read_metadata,
+    read_tensors,
+    state_dict,
+    write_tensors,
+)
 from laplacianformer.model import LaplacianFormer
 
+__all__ = ["Weights", "describe", "load_weights", "save_weights", "stated_task"]
+
 FORMAT = "laplacianformer 1"
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-KEYS = ("task", "architecture", "model_args", "input", "classes")
-# Arguments of timm.create_model that read files or fetch something: no weights file may set them.
+_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+_KEYS = ("task", "architecture", "model_args", "input", "classes")
+_TASKS = {"classification": ("classifier", "predict"), "detection": ("detector", "detect")}  # and their commands
+# Arguments of timm.create_model that read files or download something: no weights file may set them.
 FORBIDDEN = frozenset({"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"})
 
 
@@ -53,41 +61,44 @@ def save_weights(
 
     Args:
         classes: names of the outputs, in order.
-        metadata: what else the file should say. Its `architecture`, `model_args` and `input`, if any, replace those
-            that the model states by itself.
-        dtype: of the parameters in the file, e.g. torch.float16. Buffers, a few statistics, stay as they are.
+        metadata: what else the file should say. `architecture`, `model_args` and `input` in it replace those that the
+            model states by itself.
+        dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
     """
     path = Path(path)
     stated = checked_metadata(path, model, classes, metadata)
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    if dtype is not None:
-        for name, parameter in model.named_parameters():
-            tensors[name] = converted(name, parameter.detach().cpu(), dtype)
-    data = safetensors.torch.save(tensors, stated)
-    with replacing(path) as file:
-        file.write(data)
+    write_tensors(path, state_dict(model, dtype), stated)
 
 
 def checked_metadata(
-    path: Path, model: nn.Module, classes: Sequence[str], metadata: Mapping[str, str]
+    path: Path,
+    model: nn.Module,
+    classes: Sequence[str],
+    metadata: Mapping[str, str],
+    *,
+    expected: Mapping[str, Tensor] | None = None,
 ) -> dict[str, str]:
-    """What `save_weights` would write, or its error: a file that can't be read back is not written."""
+    """What `save_weights` would write, or its error: a file that can't be read back is not written.
+
+    expected: the tensors of the model that the metadata describes, where they are known; otherwise one is built on the
+        meta device to compare with.
+    """
     stated = {**_own_metadata(model), "classes": json.dumps(list(classes)), **metadata}
     wrong = [key for key, value in stated.items() if not isinstance(value, str)]
     if wrong:
         raise TypeError(f"metadata of weights must be text, got other types for {', '.join(wrong)}")
-    _check(path, stated, model.state_dict())
+    _check(path, stated, model.state_dict(), expected)
     return stated
 
 
 def load_weights(path: Path | str) -> Weights:
-    """The model of a file that `save_weights` wrote, in float32 and evaluation mode. Nothing is fetched or executed."""
+    """The model of a file of `save_weights`, in float32 and evaluation mode. Nothing is downloaded or executed."""
     path = Path(path)
     tensors, metadata = read_tensors(path)
-    arguments, classes, taken = _check(path, metadata, tensors)
+    arguments, classes, model_input = _check(path, metadata, tensors)
     model = timm.create_model(metadata["architecture"], **arguments)
     model.load_state_dict(tensors)
-    return Weights(model.eval(), classes, taken, metadata, path)
+    return Weights(model.eval(), classes, model_input, metadata, path)
 
 
 def load_chosen(path: Path | None) -> Weights:
@@ -123,30 +134,31 @@ def metrics(loaded: Weights) -> dict[str, float]:
 
 
 def describe(loaded: Weights) -> str:
-    """What the weights are, in a few lines: data, accuracy, limits."""
+    """What the weights are, in a few lines: size, data, accuracy, limits."""
     millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     _, height, width = loaded.input["size"]
     names = f": {', '.join(loaded.classes)}" if len(loaded.classes) <= 20 else ""
     lines = [
-        f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, takes {height} x {width} pixels",
+        f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, for images of {height} x {width} pixels",
         loaded.metadata.get("description", ""),
         ", ".join(f"{key.replace('_', ' ')} {percent(key, value)}" for key, value in metrics(loaded).items()),
-        f"It knows {len(loaded.classes)} classes{names}. A picture of anything else is put into one of them.",
+        f"It knows {len(loaded.classes)} classes{names}. An image of anything else is assigned to one of them.",
     ]
     return "\n".join(line for line in lines if line)
 
 
 def percent(key: str, value: float) -> str:
+    """A number of the metrics, for people."""
     return f"{100 * value:.1f} %" if "accuracy" in key or "top" in key else f"{value:.4g}"
 
 
 def _own_metadata(model: Any) -> dict[str, str]:
-    """What the model states about itself: its timm name, its arguments if it is ours, the input it takes."""
+    """What the model states about itself: its timm name, its arguments if it is ours, the input it expects."""
     if not hasattr(model, "pretrained_cfg"):
         raise TypeError(f"expected a model from timm.create_model, got a {type(model).__name__} without a timm name")
     config = resolve_model_data_config(model)
     config["size"] = config.pop("input_size")
-    taken = {key: config[key] for key in ("size", "mean", "std", "interpolation", "crop_pct")}
+    model_input = {key: config[key] for key in ("size", "mean", "std", "interpolation", "crop_pct")}
     given = model.arguments if isinstance(model, LaplacianFormer) else {}
     try:
         arguments = json.dumps({**given, "num_classes": model.num_classes})
@@ -157,72 +169,48 @@ def _own_metadata(model: Any) -> dict[str, str]:
         "task": "classification",
         "architecture": model.pretrained_cfg["architecture"],
         "model_args": arguments,
-        "input": json.dumps(taken),
+        "input": json.dumps(model_input),
     }
 
 
-def converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    converted = tensor.to(dtype)
-    if not torch.equal(converted.isfinite(), tensor.isfinite()):
-        raise InputError(f"{name} has numbers too large for {dtype}: save it without dtype")
-    return converted
-
-
 def stated_task(path: Path) -> str:
-    """What a file is for, "classification" or "detection", if it says so."""
-    if not path.is_file():
-        return ""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get("task", "")
-    except SafetensorError:
-        return ""
+    """The task that the weights of a file are for, such as "classification"; empty if it doesn't say so."""
+    return read_metadata(path).get("task", "")
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a file, as they are."""
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not there"
-        raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a whole safetensors file ({error}): copy or export it again") from None
+def check_task(path: Path, metadata: Mapping[str, str], expected: str) -> None:
+    """Refuse weights for another task, and say which commands take them."""
+    task, (wanted, _) = metadata.get("task", expected), _TASKS[expected]
+    if task not in _TASKS:
+        raise InputError(f"{path} holds weights for {task}: expected a {wanted}")
+    if task != expected:
+        found, command = _TASKS[task]
+        raise InputError(f"{path} holds a {found}: expected a {wanted}; laplacianformer {command} and eval take it")
 
 
 def _check(
-    path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]
+    path: Path,
+    metadata: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor] | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...], dict[str, Any]]:
-    """Model arguments, classes and input of a file, if they fit together and to the tensors."""
-    if metadata.get("task") == "detection":
-        raise InputError(
-            f"{path} holds weights for detection: expected classification; laplacianformer detect and eval take them"
-        )
-    missing = [key for key in KEYS if key not in metadata]
+    """Model arguments, classes and input of a file, if they are consistent with each other and with the tensors."""
+    check_task(path, metadata, "classification")
+    missing = [key for key in _KEYS if key not in metadata]
     if missing:
         raise InputError(
             f"{path} does not say what it holds (no {', '.join(missing)} in its metadata): "
             "expected a file written by laplacianformer.weights.save_weights"
         )
-    if metadata["task"] != "classification":
-        raise InputError(f"{path} holds weights for {metadata['task']}: expected classification")
     if not timm.is_model(metadata["architecture"]):
         raise InputError(f"{path} holds a {metadata['architecture']!r}, which this version of the package doesn't know")
-    arguments, classes, taken = (json_entry(path, metadata, key) for key in ("model_args", "classes", "input"))
+    arguments, classes, stated = (json_entry(path, metadata, key) for key in ("model_args", "classes", "input"))
     if not isinstance(arguments, dict) or FORBIDDEN & arguments.keys():
         raise InputError(f"{path} has model_args that are not allowed: {metadata['model_args']}")
-    expected = _expected_tensors(path, metadata["architecture"], arguments)
+    if expected is None:
+        expected = _expected_tensors(path, metadata["architecture"], arguments)
     check_tensors(path, metadata["architecture"], expected, tensors)
-    return arguments, _checked_classes(path, classes, arguments), _checked_input(path, taken, arguments)
-
-
-def json_entry(path: Path, metadata: Mapping[str, str], key: str) -> Any:
-    """What a key of the metadata says in JSON."""
-    try:
-        return json.loads(metadata[key])
-    except ValueError:
-        raise InputError(f"{path} has metadata that is not JSON: {key} is {metadata[key]!r}") from None
+    return arguments, _checked_classes(path, classes, arguments), _checked_input(path, stated, arguments)
 
 
 def _expected_tensors(path: Path, architecture: str, arguments: dict[str, Any]) -> dict[str, Tensor]:
@@ -234,45 +222,29 @@ def _expected_tensors(path: Path, architecture: str, arguments: dict[str, Any]) 
         raise InputError(f"{path} asks for a {architecture} that can't be built with {arguments}: {error}") from None
 
 
-def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """That a file has the tensors of a model, in their shapes, and no others."""
-    different = [
-        *(f"{name} is missing" for name in expected if name not in tensors),
-        *(f"{name} is unknown" for name in tensors if name not in expected),
-        *(
-            f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
-            for name, tensor in expected.items()
-            if name in tensors and tensors[name].shape != tensor.shape
-        ),
-    ]
-    if different:
-        more = f" and {len(different) - 3} more" if len(different) > 3 else ""
-        raise InputError(f"{path} does not hold the {architecture} that it names: {'; '.join(different[:3])}{more}")
-
-
 def _checked_classes(path: Path, classes: Any, arguments: dict[str, Any]) -> tuple[str, ...]:
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise InputError(f"{path} has classes that are not a list of names: {classes!r}")
     outputs = arguments.get("num_classes")
     if len(classes) != outputs or len(set(classes)) != outputs:
-        raise InputError(f"{path} has {len(set(classes))} different class names for a model with {outputs} outputs")
+        raise InputError(f"{path} has {len(set(classes))} distinct class names for a model with {outputs} outputs")
     return tuple(classes)
 
 
-def _checked_input(path: Path, taken: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+def _checked_input(path: Path, stated: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     channels = arguments.get("in_chans", 3)
     try:
-        side = taken["size"]  # one number for square pictures
+        side = stated["size"]  # one number for square images
         size = (channels, side, side) if isinstance(side, int) else tuple(int(length) for length in side)
-        mean, std = ([float(number) for number in taken[key]] for key in ("mean", "std"))
-        interpolation, crop_pct = str(taken["interpolation"]), float(taken["crop_pct"])
+        mean, std = ([float(number) for number in stated[key]] for key in ("mean", "std"))
+        interpolation, crop_pct = str(stated["interpolation"]), float(stated["crop_pct"])
         fits = len(size) == 3 and min(size) > 0 and len(mean) == len(std) == size[0] == channels
-        fits = fits and min(std) > 0 and 0 < crop_pct <= 1 and interpolation in INTERPOLATIONS
+        fits = fits and min(std) > 0 and 0 < crop_pct <= 1 and interpolation in _INTERPOLATIONS
     except (KeyError, TypeError, ValueError):
         fits = False
     if not fits:
         raise InputError(
-            f"{path} has an input that can't be used: {taken}. Expected size (channels, height, width), "
+            f"{path} has an input that can't be used: {stated}. Expected size (channels, height, width), "
             f"mean and std for {channels} channels, interpolation, and crop_pct between 0 and 1"
         )
     return {"size": size, "mean": mean, "std": std, "interpolation": interpolation, "crop_pct": crop_pct}

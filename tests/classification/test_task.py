@@ -1,4 +1,4 @@
-"""A run from a recipe: what it learns, writes and says."""
+"""A run from a recipe: what it learns, writes and reports."""
 
 import json
 import resource
@@ -11,14 +11,14 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from laplacianformer import recipes
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import task as classification
 from laplacianformer.classification.evaluation import evaluate, open_batches
+from laplacianformer.classification.recipe import load_recipe
+from laplacianformer.classification.task import COLUMNS
 from laplacianformer.cli import main
 from laplacianformer.commands.train import data_overrides
 from laplacianformer.training import checkpoint
-from laplacianformer.training.metrics import COLUMNS
 from laplacianformer.weights import load_weights
 from tests.training import helpers
 
@@ -43,7 +43,7 @@ def test_a_run_learns_and_says_how_well(finished: tuple[Path, classification.Res
     assert (result.accuracy, result.best_accuracy) == (scored[-1], max(scored))
 
 
-def test_rows_are_as_promised(finished: tuple[Path, classification.Result]) -> None:
+def test_rows_are_as_documented(finished: tuple[Path, classification.Result]) -> None:
     folder, _ = finished
     header = (folder / "run" / "metrics.csv").read_text().splitlines()[0]
     assert header == ",".join(COLUMNS)
@@ -77,7 +77,7 @@ def test_the_exported_file_holds_the_average_and_its_origin(finished: tuple[Path
     assert metrics["ema_decay"] == pytest.approx(1 - 48 ** (-2 / 3)), "after 48 steps, not yet the 0.95 of the recipe"
     assert metadata["weights"] == "exponential moving average"
     assert yaml.safe_load(metadata["recipe"])["optimise"]["epochs"] == 12
-    assert str(folder) not in "".join(metadata.values()), "where the data was is not told"
+    assert str(folder) not in "".join(metadata.values()), "the folder of the data is not in the file"
     assert {"commit", "date", "version"} <= metadata.keys()
 
 
@@ -92,8 +92,8 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(
     finished: tuple[Path, classification.Result],
 ) -> None:
     folder, result = finished
-    recipe = recipes.load(str(folder / "recipe.yaml"))
-    with pytest.raises(InputError, match=r"holds a run already: pass --resume"):
+    recipe = load_recipe(str(folder / "recipe.yaml"))
+    with pytest.raises(InputError, match=r"already holds a run: pass --resume"):
         classification.train(recipe, folder / "run")
     before = helpers.weights(folder / "run"), helpers.rows(folder / "run")
     again = classification.train(recipe, folder / "run", resume=True)
@@ -106,12 +106,12 @@ def test_a_finished_run_is_not_overwritten_and_resuming_it_changes_nothing(
 def test_only_the_same_run_is_resumed(finished: tuple[Path, classification.Result], tmp_path: Path) -> None:
     folder, _ = finished
     path = str(folder / "recipe.yaml")
-    other = recipes.load(path, ["optimise.lr=1", "run.seed=1"])
+    other = load_recipe(path, ["optimise.lr=1", "run.seed=1"])
     with pytest.raises(InputError, match=r"was started with another optimise\.lr, run\.seed"):
         classification.train(other, folder / "run", resume=True)
     data = helpers.image_folder(tmp_path / "data", classes=4)
-    more = recipes.load(path, [f"data.root={data}", "optimise.batch_size=8"])
-    with pytest.raises(InputError, match=r"has 3 classes \(class0, class1, class2\), the data 4"):
+    more = load_recipe(path, [f"data.root={data}", "optimise.batch_size=8"])
+    with pytest.raises(InputError, match=r"has 3 classes \(class0, class1, class2\), the data has 4"):
         classification.train(more, folder / "run", resume=True)
 
 
@@ -131,7 +131,7 @@ def test_a_run_is_not_resumed_on_other_data(
 ) -> None:
     folder, _ = finished
     shutil.copytree(folder / "data", tmp_path / "data")
-    recipe = recipes.load(str(folder / "recipe.yaml"), [f"data.root={tmp_path / 'data'}"])
+    recipe = load_recipe(str(folder / "recipe.yaml"), [f"data.root={tmp_path / 'data'}"])
     classification.train(recipe, folder / "run", resume=True)  # it may have been moved
     change(tmp_path / "data")
     with pytest.raises(
@@ -140,7 +140,7 @@ def test_a_run_is_not_resumed_on_other_data(
         classification.train(recipe, folder / "run", resume=True)
 
 
-def test_a_folder_that_can_not_be_written_is_told_before_anything_is_read(
+def test_a_folder_that_can_not_be_written_is_reported_before_anything_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -152,7 +152,7 @@ def test_a_folder_that_can_not_be_written_is_told_before_anything_is_read(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_checkpoint_that_is_not_one_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.pt").write_bytes(b"something else")
@@ -203,7 +203,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
+def test_wrong_input_ends_with_one_line_and_code_2_and_writes_nothing(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, message = WRONG[what]
@@ -218,18 +218,18 @@ def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
 
 def test_the_reader_can_be_named_with_the_folder(tmp_path: Path) -> None:
     assert data_overrides(None) == []
-    assert recipes.load("cifar10", data_overrides("idx:some/folder")).data.reader == "idx"
-    assert recipes.load("cifar10", data_overrides("hfds/imagenet-1k:")).data.root is None
-    assert recipes.load("cifar10", data_overrides("digits")).data.reader == "digits"
+    assert load_recipe("cifar10", data_overrides("idx:some/folder")).data.reader == "idx"
+    assert load_recipe("cifar10", data_overrides("hfds/imagenet-1k:")).data.root is None
+    assert load_recipe("cifar10", data_overrides("digits")).data.reader == "digits"
     odd = tmp_path / "a: b"
     odd.mkdir()
-    assert recipes.load("cifar10", data_overrides(str(odd))).data.root == str(odd)
+    assert load_recipe("cifar10", data_overrides(str(odd))).data.root == str(odd)
 
 
 def test_overrides_may_stand_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {}
     monkeypatch.setattr(
-        classification, "train", lambda recipe, output, resume: given.update(recipe=recipe, output=output)
+        classification, "train", lambda recipe, output, **options: given.update(recipe=recipe, output=output)
     )
     output = ["--out", str(tmp_path)]
     main(["train", "optimise.lr=1", "--recipe", "digits", "optimise.epochs=3", *output, "run.seed=5", "optimise.lr=2"])

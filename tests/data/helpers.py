@@ -1,4 +1,4 @@
-"""WebDataset shards, made here."""
+"""Generated WebDataset shards."""
 
 import io
 import tarfile
@@ -19,10 +19,10 @@ def noise(seed: int) -> bytes:
 
 
 def shard(path: Path, samples: list[tuple[bytes, int]]) -> None:
-    """A tar of pictures with their labels."""
+    """A tar of images with their labels."""
     with tarfile.open(path, "w") as tar:
-        for number, (picture, label) in enumerate(samples):
-            for ending, content in (("png", picture), ("cls", str(label).encode())):
+        for number, (image, label) in enumerate(samples):
+            for ending, content in (("png", image), ("cls", str(label).encode())):
                 info = tarfile.TarInfo(f"{path.stem}-{number}.{ending}")
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))

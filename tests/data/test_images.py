@@ -1,4 +1,4 @@
-"""Pictures of every kind become the pixels that a viewer would show; what can't is named with the reason."""
+"""Images of every kind become the pixels that a viewer would show; for others there is a reason."""
 
 import io
 import os
@@ -27,7 +27,7 @@ def stored(image, form="PNG", **options):
     return buffer
 
 
-# ---- kinds of pictures ----
+# ---- kinds of images ----
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
@@ -73,7 +73,7 @@ def test_sixteen_bits_are_scaled_to_eight(form):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_as_their_exif_data_says(orientation):
+def test_images_are_rotated_as_their_exif_data_says(orientation):
     upright, turns = picture(2, (12, 8)), Image.Transpose
     undo = {2: turns.FLIP_LEFT_RIGHT, 3: turns.ROTATE_180, 4: turns.FLIP_TOP_BOTTOM, 5: turns.TRANSPOSE,
             6: turns.ROTATE_90, 7: turns.TRANSVERSE, 8: turns.ROTATE_270}  # fmt: skip
@@ -83,7 +83,7 @@ def test_pictures_are_turned_as_their_exif_data_says(orientation):
     assert np.array_equal(pixels(images.read(stored(as_stored, exif=exif))), pixels(upright))
 
 
-def test_broken_exif_data_leave_the_picture_as_it_is():
+def test_broken_exif_data_leaves_the_image_as_it_is():
     image = picture(2, (12, 8))
     exif = b"Exif\x00\x00ZM\x00*\x00\x00\x00\x08\xff\xff\xff"
     assert np.array_equal(pixels(images.read(stored(image, "WEBP", lossless=True, exif=exif))), pixels(image))
@@ -96,13 +96,13 @@ def test_an_animation_gives_its_first_frame():
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 50), (3000, 40)])
-def test_small_and_long_pictures_become_inputs(size):
+def test_small_and_elongated_images_become_inputs(size):
     tensor = images.to_input(INPUT)(images.read(stored(picture(0, size))))
     assert tensor.shape == (3, 32, 32)
     assert tensor.isfinite().all()
 
 
-def test_the_picture_of_an_input_is_what_went_in():
+def test_the_picture_of_an_input_is_the_original_image():
     image = picture(3)
     seen = images.to_picture(images.to_input(INPUT)(image), INPUT)
     np.testing.assert_allclose(seen * 255, pixels(image), atol=1e-3)
@@ -140,7 +140,7 @@ def png_of_size(width, height):
     ],
     ids=["empty", "text", "cut jpeg", "cut png", "large", "huge", "thin", "float"],
 )
-def test_what_can_not_be_read_has_a_reason(content, message, tmp_path):
+def test_an_unreadable_image_has_a_reason(content, message, tmp_path):
     path = tmp_path / "broken.png"
     path.write_bytes(content)
     for source in (path, io.BytesIO(content)):
@@ -148,7 +148,7 @@ def test_what_can_not_be_read_has_a_reason(content, message, tmp_path):
             images.read(source)
 
 
-def test_a_file_that_may_not_be_read_has_a_reason(tmp_path):
+def test_a_file_without_permission_has_a_reason(tmp_path):
     with pytest.raises(InputError, match=r"can't be decoded: .*No such file"):
         images.read(tmp_path / "gone.png")
 
@@ -183,7 +183,7 @@ def test_files_folders_and_patterns_are_found(tree, names, found):
     assert [(str(path), problem) for path, problem in images.find(names)] == [(name, "") for name in found]
 
 
-def test_names_that_mean_nothing_are_told_among_the_others(tree):
+def test_names_without_a_file_are_reported_among_the_others(tree):
     os.mkfifo("pipe")
     found = dict(images.find(["none.png", "b.png", "*.bmp", "empty", "pipe"]))
     assert found[Path("b.png")] == ""

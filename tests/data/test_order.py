@@ -33,14 +33,14 @@ def test_repeats_are_copies_in_one_batch_with_keys_of_their_own() -> None:
     assert torch.equal(ranks[0], ranks[1]), "each process has another copy"
 
 
-def test_batches_that_do_not_fit_are_refused() -> None:
+def test_impossible_batch_sizes_are_refused() -> None:
     with pytest.raises(InputError, match=r"batch_size=10 can't be split over 4 processes"):
         Order(50, 10, seed=0, world=4)
     with pytest.raises(InputError, match=r"batch_size=64 is more than the 50 training images"):
         Order(50, 64, seed=0)
 
 
-def test_mixed_seeds_differ_where_any_number_does() -> None:
+def test_mixed_seeds_differ_if_any_number_does() -> None:
     seeds = {mix(a, b, c) for a in range(8) for b in range(8) for c in range(8)}
     assert len(seeds) == 512
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -1,4 +1,4 @@
-"""WebDataset shards: images in an order of their own are read, counted and dealt out like those of a folder."""
+"""WebDataset shards: images in an order of their own are read, counted and distributed like those of a folder."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -13,10 +13,10 @@ from PIL import Image
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import task as classification
 from laplacianformer.classification.batches import open_loaders
+from laplacianformer.classification.recipe import Recipe
 from laplacianformer.data import images
 from laplacianformer.data.batch import Batch
 from laplacianformer.data.shards import Part, TimmStream
-from laplacianformer.recipes import Recipe
 
 from ..training.helpers import tiny
 from .helpers import encoded, noise, shard
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def shards(folder: Path, count: int = 2, each: int = 12) -> Path:
-    """train-N.tar and val-0.tar; each picture has a label of its own."""
+    """train-N.tar and val-0.tar; each image has a label of its own."""
     for number in range(count):
         labels = range(each * number, each * (number + 1))
         shard(folder / f"train-{number}.tar", [(noise(label), label) for label in labels])
@@ -53,7 +53,7 @@ def labels(batches: Iterable[Batch]) -> list[int]:
     return [int(label) for batch in batches for label in batch.targets]
 
 
-def test_the_same_batches_come_again_and_from_the_middle(tmp_path: Path) -> None:
+def test_batches_are_the_same_when_they_are_read_again_also_from_the_middle(tmp_path: Path) -> None:
     loaders = open_loaders(recipe(shards(tmp_path), workers=2))
     whole, again = list(loaders.train.epoch(1)), list(loaders.train.epoch(1, 2))
     assert len(whole) == 4
@@ -65,7 +65,7 @@ def test_the_same_batches_come_again_and_from_the_middle(tmp_path: Path) -> None
     assert sorted(labels(loaders.val)) == list(range(12))
 
 
-def test_evaluation_has_each_image_once_and_equally_many_for_all_processes(tmp_path: Path) -> None:
+def test_evaluation_has_each_image_once_and_the_same_number_per_process(tmp_path: Path) -> None:
     shards(tmp_path)
     shard(tmp_path / "val-0.tar", [(noise(label), label) for label in range(13)])
     shares = [labels(open_loaders(recipe(tmp_path), rank, 2).val) for rank in (0, 1)]
@@ -73,8 +73,8 @@ def test_evaluation_has_each_image_once_and_equally_many_for_all_processes(tmp_p
     assert sorted(shares[0] + shares[1]) == list(range(-1, 13))
 
 
-def test_pictures_are_read_as_everywhere(tmp_path: Path) -> None:
-    """Put on white, scaled from 16 bits, turned as their EXIF data says."""
+def test_images_are_read_as_everywhere_else(tmp_path: Path) -> None:
+    """Put on white, scaled from 16 bits, rotated as their EXIF data says."""
     turned = Image.Exif()
     turned[0x0112] = 6
     odd = [
@@ -84,10 +84,10 @@ def test_pictures_are_read_as_everywhere(tmp_path: Path) -> None:
         encoded(Image.open(io.BytesIO(noise(1))).convert("L")),
     ]
     shards(tmp_path)
-    shard(tmp_path / "val-0.tar", [(picture, 0) for picture in odd])
+    shard(tmp_path / "val-0.tar", [(image, 0) for image in odd])
     given = recipe(tmp_path)
     transform = images.to_input(given.data.input)
-    expected = torch.stack([transform(images.read(io.BytesIO(picture))) for picture in odd])
+    expected = torch.stack([transform(images.read(io.BytesIO(image))) for image in odd])
     (batch,) = open_loaders(given).val
     assert torch.equal(batch.images, expected)
 
@@ -96,13 +96,13 @@ def test_pictures_are_read_as_everywhere(tmp_path: Path) -> None:
 
 
 def damaged(folder: Path) -> Path:
-    """One picture that is none, one without a class."""
+    """One image that can't be decoded, one whose label is no class."""
     shards(folder)
     shard(folder / "train-1.tar", [(noise(1), 2), (b"broken", 1), (noise(2), 24), *[(noise(9), 0)] * 9])
     return folder
 
 
-def test_what_can_not_be_read_is_named_and_others_take_its_place(tmp_path: Path) -> None:
+def test_unreadable_images_are_named_and_replaced(tmp_path: Path) -> None:
     damaged(tmp_path)
     shard(tmp_path / "val-0.tar", [(b"broken", 1), (noise(5), 1)])
     loaders = open_loaders(recipe(tmp_path))
@@ -116,7 +116,7 @@ def test_what_can_not_be_read_is_named_and_others_take_its_place(tmp_path: Path)
     assert "val-0.tar/val-0-0: not an image" in batch.corrupt[0]
 
 
-def test_a_shard_that_is_cut_short_is_named(tmp_path: Path) -> None:
+def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
     shards(tmp_path)
     whole = (tmp_path / "train-1.tar").read_bytes()
     (tmp_path / "train-1.tar").write_bytes(whole[: len(whole) // 2 + 700])
@@ -125,10 +125,10 @@ def test_a_shard_that_is_cut_short_is_named(tmp_path: Path) -> None:
     assert any("train-1.tar: the shard breaks off" in line for batch in batches for line in batch.corrupt)
 
 
-@pytest.mark.parametrize("picture", [b"broken", None], ids=["some", "all"])
-def test_too_many_stop_the_run(tmp_path: Path, picture: bytes | None) -> None:
+@pytest.mark.parametrize("content", [b"broken", None], ids=["some", "all"])
+def test_too_many_unreadable_images_stop_the_run(tmp_path: Path, content: bytes | None) -> None:
     damaged(tmp_path)
-    if picture is None:
+    if content is None:
         for number in range(2):
             shard(tmp_path / f"train-{number}.tar", [(b"broken", 0)] * 12)
     with pytest.raises(InputError, match=r"more than 1\.000% of 24 images .* can't be read; the last: .*train-\d\.tar"):
@@ -146,7 +146,7 @@ def test_too_many_stop_the_run(tmp_path: Path, picture: bytes | None) -> None:
     ],
     ids=str,
 )
-def test_what_is_missing_is_one_line(tmp_path: Path, data: dict[str, object], message: str) -> None:
+def test_missing_settings_are_reported_in_one_line(tmp_path: Path, data: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         open_loaders(recipe(shards(tmp_path), **data))
     assert "\n" not in str(error.value)
@@ -155,8 +155,8 @@ def test_what_is_missing_is_one_line(tmp_path: Path, data: dict[str, object], me
 # ---- several processes ----
 
 
-def test_every_process_gets_shards_however_many_workers_there_are(tmp_path: Path) -> None:
-    """Dealt out to workers, two shards would all go to the first process."""
+def test_every_process_gets_shards_for_any_number_of_workers(tmp_path: Path) -> None:
+    """Distributed over workers first, two shards would both go to the first process."""
     given = recipe(shards(tmp_path), workers=2)
     parts = [list(open_loaders(given, rank, 2).train.epoch(0)) for rank in (0, 1)]
     assert [len(part) for part in parts] == [4, 4]
@@ -166,7 +166,7 @@ def test_every_process_gets_shards_however_many_workers_there_are(tmp_path: Path
 
 
 def test_fewer_shards_than_processes_are_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has 1 shards for 2 processes, and each needs one of its own"):
+    with pytest.raises(InputError, match=r"has 1 shards for 2 processes, and each needs at least one"):
         open_loaders(recipe(shards(tmp_path, count=1), count=1), 1, 2)
 
 
@@ -174,7 +174,7 @@ def test_fewer_shards_than_processes_are_refused_before_training(tmp_path: Path)
 
 
 class Streamed:
-    """Stands for a data set of tfds/ or hfids/, which breaks off at its third image."""
+    """Stands for a data set of tfds/ or hfids/ that breaks off at its third image."""
 
     def __init__(self, **options: object) -> None:
         self.reader, self.options = SimpleNamespace(dist_rank=None, dist_num_replicas=None), options
@@ -198,7 +198,7 @@ def test_streams_of_timm_are_read_and_named_like_others() -> None:
     assert stream.name(last) == "hfids/some"
 
 
-def test_streams_of_timm_are_dealt_out_to_processes_by_rank() -> None:
+def test_streams_of_timm_are_distributed_over_processes_by_rank() -> None:
     made = []
 
     def create(**options: object) -> Streamed:

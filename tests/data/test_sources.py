@@ -1,4 +1,4 @@
-"""Data sets: what is read, and what is said where something is missing."""
+"""Data sets: what is read, and the errors where something is missing."""
 
 import gzip
 import logging
@@ -12,22 +12,21 @@ import pytest
 import torch
 from PIL import Image
 
-from laplacianformer import recipes
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.batches import open_loaders
+from laplacianformer.classification.batches import open_loaders, training_transform
+from laplacianformer.classification.recipe import Augment, Data, Recipe, load_recipe
 from laplacianformer.data import images
-from laplacianformer.data.evaluation import EvaluationImages, Taken
+from laplacianformer.data.evaluation import EvaluationImages, InputReader
 from laplacianformer.data.memory import crop_and_flip
 from laplacianformer.data.sources import Source, open_images, parse
 from laplacianformer.data.stream import TrainingImages
-from laplacianformer.recipes import Augment, Data, Recipe
 
 from ..training.helpers import image_folder
 
 
 def recipe(root: Path, *overrides: str, reader: str = "folder") -> Recipe:
     data = [f"data.root={root}", f"data.reader={reader}", "data.size=16", "data.workers=0", "optimise.batch_size=6"]
-    return recipes.load("cifar10", [*data, *overrides])
+    return load_recipe("cifar10", [*data, *overrides])
 
 
 def test_a_folder_gives_every_image_with_the_class_of_its_folder(tmp_path: Path) -> None:
@@ -40,7 +39,7 @@ def test_a_folder_gives_every_image_with_the_class_of_its_folder(tmp_path: Path)
 
 
 @pytest.mark.parametrize("count", [3, 7, 12, 100])
-def test_so_many_images_are_spread_over_all_classes(tmp_path: Path, count: int) -> None:
+def test_a_limited_number_of_images_is_spread_over_all_classes(tmp_path: Path, count: int) -> None:
     source = Source("folder", str(image_folder(tmp_path)), "train", samples=count)
     opened, every = open_images(source), open_images(Source("folder", source.root, "train"))
     names = [opened.name(index) for index in range(len(opened))]
@@ -82,10 +81,10 @@ def test_data_sets_can_be_sent_to_worker_processes(tmp_path: Path) -> None:
     root, data = str(image_folder(tmp_path)), Data(size=16)
     for reader in ("folder", "torch/image_folder", "digits"):
         images = open_images(Source(reader, root, "validation"))
-        for made in (TrainingImages(images, data, Augment(), 0), EvaluationImages(images, Taken(data.input), 0, 1)):
+        training = TrainingImages(images, training_transform(data, Augment()), 16, 0)
+        for made, key in ((training, (0, 5)), (EvaluationImages(images, InputReader(data.input), 0, 1), 5)):
             copy = pickle.loads(pickle.dumps(made))
-            place = (0, 5) if isinstance(made, TrainingImages) else 5
-            assert torch.equal(copy[place][0], made[place][0])
+            assert torch.equal(copy[key][0], made[key][0])
 
 
 def test_digits_are_split_without_overlap_and_by_class() -> None:
@@ -96,7 +95,7 @@ def test_digits_are_split_without_overlap_and_by_class() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_idx_files_are_read_wherever_they_lie(tmp_path: Path, packed: bool) -> None:
+def test_idx_files_are_found_in_subfolders_too(tmp_path: Path, packed: bool) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 4), dtype=np.uint8)
     folder = tmp_path / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
@@ -111,17 +110,17 @@ def test_idx_files_are_read_wherever_they_lie(tmp_path: Path, packed: bool) -> N
     assert label == 3
     assert np.array_equal(np.asarray(image)[..., 1], pixels[6])
     (folder / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}").write_bytes(gzip.compress(b"\0\0\x08\x03\0\0"))
-    with pytest.raises(InputError, match="is not a whole idx file"):
+    with pytest.raises(InputError, match="is not a complete idx file"):
         open_images(Source("idx", str(tmp_path), "validation"))
 
 
-def test_a_gzipped_idx_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_idx_file_that_is_not_gzip_is_named(tmp_path: Path) -> None:
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(b"no gzip")
-    with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a whole idx file"):
+    with pytest.raises(InputError, match=r"t10k-images-idx3-ubyte.gz is not a complete idx file"):
         open_images(Source("idx", str(tmp_path), "validation"))
 
 
-def test_readers_of_timm_that_are_not_there_are_one_line(tmp_path: Path) -> None:
+def test_missing_readers_of_timm_are_reported_in_one_line(tmp_path: Path) -> None:
     for reader in ("torch/cifar10", "torch/nothing"):
         with pytest.raises(InputError, match=f"can't open {reader}") as error:
             open_images(Source(reader, str(tmp_path), "train"))
@@ -134,7 +133,7 @@ def test_torchvision_data_is_read_through_timm(tmp_path: Path) -> None:
     assert images.read(9)[1] == 1
 
 
-def test_training_reads_pictures_as_eval_and_predict_do(tmp_path: Path) -> None:
+def test_training_reads_images_as_eval_and_predict_do(tmp_path: Path) -> None:
     folder = image_folder(tmp_path) / "train" / "class0"
     Image.fromarray(np.zeros((16, 8, 4), np.uint8)).save(folder / "0.png")  # transparent
     Image.fromarray(np.full((16, 8), 30000, np.uint16)).save(folder / "1.png")
@@ -152,7 +151,7 @@ def test_training_reads_pictures_as_eval_and_predict_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cache", [True, False], ids=["memory", "stream"])
 def test_held_out_images_are_what_predict_sees(tmp_path: Path, cache: bool) -> None:
-    """Also with borders that are cut off, from pictures that are not square."""
+    """Also with cropped borders, from images that are not square."""
     for path in image_folder(tmp_path).rglob("val/*/*.png"):
         with Image.open(path) as image:
             image.resize((24, 20)).save(path)
@@ -172,13 +171,13 @@ def test_classes_of_validation_must_be_those_of_training(tmp_path: Path) -> None
             open_loaders(recipe(tmp_path, reader=reader))
 
 
-def test_a_tar_that_is_none_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_no_tar_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.tar").write_bytes(b"no tar")
     with pytest.raises(InputError, match=r"can't read .*train.tar"):
         open_images(Source("folder", str(tmp_path), "train"))
 
 
-def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
+def test_mistakes_in_a_folder_are_reported(tmp_path: Path) -> None:
     def said(root: Path | None, split: str = "train", reader: str = "folder") -> str:
         with pytest.raises(InputError) as error:
             open_images(Source(reader, str(root) if root else None, split))
@@ -202,7 +201,7 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves the tar open
 def test_an_image_outside_the_class_folders_is_named_and_refused(tmp_path: Path) -> None:
-    """timm makes it a class without a name."""
+    """timm puts it into a class without a name."""
     stray = image_folder(tmp_path) / "val" / "stray.png"
     Image.new("RGB", (16, 16)).save(stray)
     with pytest.raises(InputError, match=r"val/stray\.png lies outside the class folders: expected .*val/CLASS/image"):
@@ -214,7 +213,7 @@ def test_an_image_outside_the_class_folders_is_named_and_refused(tmp_path: Path)
         open_images(Source("folder", str(tmp_path), "test"))
 
 
-def test_data_is_named_by_a_reader_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_given_as_a_reader_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse("some/folder") == (None, "some/folder")
     assert parse("idx:some/folder") == ("idx", "some/folder")
     assert parse("hfds/imagenet-1k:") == ("hfds/imagenet-1k", None)
@@ -229,7 +228,7 @@ def test_data_is_named_by_a_reader_and_a_folder(tmp_path: Path, monkeypatch: pyt
 
 
 def broken(root: Path) -> Path:
-    """One image cut short, one that is no image at all."""
+    """One truncated image, and one file that is no image."""
     image_folder(root, train=8)
     whole = (root / "train" / "class0" / "3.png").read_bytes()
     (root / "train" / "class0" / "3.png").write_bytes(whole[: len(whole) // 2])
@@ -238,7 +237,7 @@ def broken(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["memory", "stream"])
-def test_unreadable_images_are_named_and_others_take_their_place(tmp_path: Path, cache: bool, caplog) -> None:
+def test_unreadable_images_are_named_and_replaced(tmp_path: Path, cache: bool, caplog) -> None:
     kind = [] if cache else ["data.cache=false", "augment.crop_padding=0", "data.workers=1"]
     with caplog.at_level(logging.WARNING):
         loaders = open_loaders(recipe(broken(tmp_path), "data.corrupt_limit=0.1", *kind))
@@ -258,7 +257,7 @@ def test_too_many_unreadable_images_stop_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", [True, False], ids=["memory", "stream"])
-def test_augmentation_is_of_the_sample_and_the_epoch_not_of_who_reads_it(tmp_path: Path, cache: bool) -> None:
+def test_augmentation_depends_on_sample_and_epoch_and_not_on_the_reading_process(tmp_path: Path, cache: bool) -> None:
     kind = [] if cache else ["data.cache=false", "augment.crop_padding=0", "augment.erase=0.5"]
     given = recipe(image_folder(tmp_path), *kind)
     whole = list(open_loaders(given).train.epoch(2))
@@ -277,16 +276,16 @@ def test_crops_and_flips_of_cached_images_are_windows_of_the_padded_image() -> N
     chance = torch.rand(40, 3, generator=torch.Generator().manual_seed(1))
     padded = torch.nn.functional.pad(pixels, (2, 2, 2, 2))
     seen = set()
-    for number, found in enumerate(crop_and_flip(pixels, chance, Augment(flip=0.5, crop_padding=2))):
-        places = [
+    for number, found in enumerate(crop_and_flip(pixels, chance, flip=0.5, padding=2)):
+        windows = [
             (y, x, flip)
             for y in range(5)
             for x in range(5)
             for flip in (False, True)
             if torch.equal(found.flip(-1) if flip else found, padded[number, :, y : y + 6, x : x + 6])
         ]
-        assert len(places) == 1
-        seen.add(places[0])
+        assert len(windows) == 1
+        seen.add(windows[0])
     assert {flip for *_, flip in seen} == {False, True}
     assert {y for y, *_ in seen} == {x for _, x, _ in seen} == set(range(5))
-    assert torch.equal(crop_and_flip(pixels, chance, Augment(flip=0.0)), pixels)
+    assert torch.equal(crop_and_flip(pixels, chance, flip=0.0, padding=0), pixels)

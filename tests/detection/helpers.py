@@ -10,8 +10,7 @@ import yaml
 from PIL import Image
 from torch import Tensor
 
-from laplacianformer import recipes
-from laplacianformer.detection import mask_rcnn, retinanet, shapes
+from laplacianformer.detection import load_recipe, mask_rcnn, retinanet, shapes
 
 BACKBONE = {
     "depths": [1, 1],
@@ -49,7 +48,7 @@ def small(detector: str, num_classes: int = 3, **arguments: Any) -> Any:
 
 
 def batch() -> Batch:
-    """Two pictures of different shapes, one of them without objects."""
+    """Two images of different shapes, one of them without objects."""
     generator = torch.Generator().manual_seed(0)
     images = [torch.rand(3, 64, 48, generator=generator), torch.rand(3, 40, 64, generator=generator)]
     masks = torch.zeros(2, 64, 48, dtype=torch.uint8)
@@ -66,9 +65,9 @@ def batch() -> Batch:
 def coco_folder(root: Path, train: int = 8, val: int = 4, size: int = 48) -> Path:
     """root/instances_{train,val}.json and root/{train,val}/*.png."""
     for split, count in (("train", train), ("val", val)):
-        tree, pictures = shapes.generate(split, count, size)  # type: ignore[arg-type]
+        tree, images = shapes.generate(split, count, size)  # type: ignore[arg-type]
         (root / split).mkdir(parents=True)
-        for name, pixels in pictures.items():
+        for name, pixels in images.items():
             Image.fromarray(pixels).save(root / split / name)
         (root / f"instances_{split}.json").write_text(json.dumps(tree))
     return root
@@ -83,7 +82,7 @@ def change(root: Path, split: str, edit: Callable[[dict[str, Any]], None]) -> No
 
 
 def recipe(path: Path, detector: str = "mask_rcnn", **sections: dict[str, Any]) -> Any:
-    """A recipe on shapes of 48 pixels: 2 epochs of 2 steps of 4 images, with everything random that there is."""
+    """A recipe on shapes of 48 pixels: 2 epochs of 2 steps of 4 images, with every random choice it can have."""
     tree: dict[str, dict[str, Any]] = {
         "detector": {
             "name": detector,
@@ -107,4 +106,4 @@ def recipe(path: Path, detector: str = "mask_rcnn", **sections: dict[str, Any]) 
     for name, keys in sections.items():
         tree[name] |= keys
     path.write_text(yaml.safe_dump(tree))
-    return recipes.load(str(path))
+    return load_recipe(str(path))

@@ -1,4 +1,4 @@
-"""RetinaNet and Mask R-CNN on any backbone: levels, anchors, what is frozen, and where they start."""
+"""RetinaNet and Mask R-CNN on any backbone: levels, anchors, what is frozen, and their initial weights."""
 
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ def test_losses_reach_every_parameter_also_with_an_image_without_objects(detecto
     assert all(loss.isfinite() for loss in nothing.values())
     sum(nothing.values()).backward()
     unused = [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    assert unused == [], "processes of a group have to have the same gradients, also where one has no objects"
+    assert unused == [], "all processes need the same gradients, also one without objects"
 
 
 @pytest.mark.parametrize("detector", DETECTORS)
 def test_detections_are_in_pixels_of_the_image_that_was_given(detector: str) -> None:
-    """Weights are random: the least score is taken away so that something is found."""
+    """Weights are random: without a threshold on the score something is found."""
     threshold = {"box_score_thresh": 0.0} if detector == "mask_rcnn" else {"score_thresh": 0.0}
     model = helpers.small(detector, **threshold).eval()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_levels_and_anchors_follow_the_strides_of_any_backbone(
     assert [sizes[0] for sizes in other.anchor_generator.sizes] == [4 * stride for stride in levels]
 
 
-def test_the_standard_anchors_of_coco_come_out_for_strides_of_4_to_32() -> None:
+def test_strides_of_4_to_32_give_the_standard_anchors_of_coco() -> None:
     model = mask_rcnn("laplacianformer_tiny", 3, channels=32, head_width=8, mask_layers=[8])
     assert [sizes[0] for sizes in model.rpn.anchor_generator.sizes] == [32, 64, 128, 256, 512]
     other = retinanet("laplacianformer_tiny", 3, channels=32)
@@ -90,7 +90,7 @@ def test_the_standard_anchors_of_coco_come_out_for_strides_of_4_to_32() -> None:
 
 @pytest.mark.parametrize("samples", [1, 2])
 def test_a_cell_of_a_crop_averages_as_many_points_as_asked_for(samples: int) -> None:
-    """A map that is the square of the place tells one point in the middle of a cell from two on each side of it."""
+    """A map that is the square of the position tells one point in the middle of a cell from two on each side of it."""
     model = helpers.small("mask_rcnn", crop_samples=samples)
     maps = {str(level): (torch.arange(16.0) ** 2).expand(1, 1, 16, 16) for level in range(3)}
     box = torch.tensor([[8.5 * 4, 8.5 * 4, 10.5 * 4, 10.5 * 4]])
@@ -112,7 +112,7 @@ def train_once(model: Any) -> None:
     sum(model(images, targets).values()).backward()
 
 
-def test_whitening_statistics_move_unless_frozen() -> None:
+def test_whitening_statistics_are_updated_unless_frozen() -> None:
     free, frozen = helpers.small("retinanet"), helpers.small("retinanet", frozen_statistics=True)
     for model in (free, frozen):
         train_once(model)
@@ -205,7 +205,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds a classifier: expected a detector; laplacianformer predict"):
         load_detector(path)
     save_detector(tmp_path / "d.safetensors", helpers.small("retinanet"), classes=list("abc"))
-    with pytest.raises(InputError, match=r"holds weights for detection: .*laplacianformer detect"):
+    with pytest.raises(InputError, match=r"holds a detector: expected a classifier; laplacianformer detect"):
         load_weights(tmp_path / "d.safetensors")
     with pytest.raises(InputError, match=r"names .* for a detector of 3 classes"):
         save_detector(tmp_path / "e.safetensors", helpers.small("retinanet"), classes=["a"])
@@ -213,7 +213,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_option_that_torchvision_does_not_know_is_refused() -> None:
-    """It would take it without a word."""
+    """torchvision would ignore it silently."""
     with pytest.raises(TypeError, match=r"MaskRCNN has no option box_score_treshold; did you mean box_score_thresh\?"):
         helpers.small("mask_rcnn", box_score_treshold=0.1)
 

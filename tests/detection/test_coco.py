@@ -1,4 +1,4 @@
-"""COCO files: what they say arrives as it is, and what makes no sense is named with its file."""
+"""COCO files: what they say is read as it is, and what makes no sense is named with its file."""
 
 import copy
 import json
@@ -14,7 +14,7 @@ from PIL import Image
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection.batches import GroupedOrder, TrainingScenes
 from laplacianformer.detection.coco import open_coco
-from laplacianformer.recipes import DetectionAugment, DetectionData
+from laplacianformer.detection.recipe import DetectionAugment, DetectionData
 from tests.detection import helpers
 
 SQUARE = [[10, 8, 30, 8, 30, 20, 10, 20]]  # polygon of the box 10, 8, 20 x 12
@@ -28,7 +28,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(original: Path, tmp_path: Path) -> Path:
-    """Pictures are shared, annotations may be edited."""
+    """Images are shared between tests, annotations may be edited."""
     for split in ("train", "val"):
         (tmp_path / split).symlink_to(original / split)
         (tmp_path / f"instances_{split}.json").write_text((original / f"instances_{split}.json").read_text())
@@ -40,7 +40,7 @@ def opened(folder: Path, *, masks: bool = True, **keys: Any) -> Any:
 
 
 def only(folder: Path, **fields: Any) -> None:
-    """One object in the first picture, with these fields."""
+    """One object in the first image, with these fields."""
 
     def edit(tree: dict[str, Any]) -> None:
         one = {"id": 7, "image_id": tree["images"][0]["id"], "category_id": 2, "bbox": [10, 8, 20, 12], "area": 240}
@@ -74,10 +74,10 @@ def test_crowds_are_not_trained_on_but_stay_for_evaluation(folder: Path) -> None
     assert images.tree["annotations"][0]["iscrowd"] == 1
 
 
-def test_categories_with_gaps_get_labels_without(folder: Path) -> None:
+def test_category_ids_with_gaps_get_labels_without_gaps(folder: Path) -> None:
     def edit(tree: dict[str, Any]) -> None:
-        for place, category in enumerate(tree["categories"]):
-            category["id"] = 90 - 10 * place
+        for number, category in enumerate(tree["categories"]):
+            category["id"] = 90 - 10 * number
         for one in tree["annotations"]:
             one["category_id"] = 100 - 10 * one["category_id"]
 
@@ -90,10 +90,10 @@ def test_categories_with_gaps_get_labels_without(folder: Path) -> None:
         assert (after.target(index)["labels"] == 6 - before.target(index)["labels"]).all()
 
 
-def test_an_image_without_objects_is_an_example_of_nothing(folder: Path) -> None:
+def test_an_image_without_objects_has_an_empty_target(folder: Path) -> None:
     helpers.change(folder, "train", lambda tree: tree.update(annotations=[]))
-    picture, target = opened(folder).read(0)
-    assert picture.size == (48, 48)
+    image, target = opened(folder).read(0)
+    assert image.size == (48, 48)
     assert {name: tuple(value.shape) for name, value in target.items()} == {
         "boxes": (0, 4),
         "labels": (0,),
@@ -116,7 +116,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("what", LEFT_OUT)
-def test_an_object_to_learn_nothing_from_is_left_out_and_named(
+def test_an_object_that_teaches_nothing_is_left_out_and_named(
     what: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fields, message = LEFT_OUT[what]
@@ -129,7 +129,7 @@ def test_an_object_to_learn_nothing_from_is_left_out_and_named(
     assert re.search(rf"object left out: .*instances_train\.json: {message}", caplog.text)
 
 
-def test_a_box_is_cut_at_the_border_and_a_sliver_without_pixels_is_left_out(folder: Path) -> None:
+def test_a_box_is_clipped_at_the_border_and_a_sliver_without_pixels_is_left_out(folder: Path) -> None:
     only(folder, bbox=[-5, 40, 20, 20], segmentation=[[-5, 40, 15, 40, 15, 60, -5, 60]])
     assert opened(folder).target(0)["boxes"].tolist() == [[0, 40, 15, 48]]
     only(folder, bbox=[10.1, 8.1, 0.2, 0.2], segmentation=[[10.1, 8.1, 10.3, 8.1, 10.3, 8.3]])
@@ -178,8 +178,8 @@ REFUSED = {
     ),
     "fractions": (first(segmentation={"size": [48, 48], "counts": [2304.0]}), r"annotation 1 .*not whole numbers"),
     "not a code": (first(segmentation={"size": [48, 48], "counts": "\u00e9"}), r"annotation 1 .*can't be decoded"),
-    "NaN": (first(segmentation=[[1, 2, 30, 2, float("nan"), 30]]), r"annotation 1 .*corners far outside of the image"),
-    "far away": (first(segmentation=[[1, 2, 1e9, 2, 30, 30]]), r"annotation 1 .*corners far outside of the image"),
+    "NaN": (first(segmentation=[[1, 2, 30, 2, float("nan"), 30]]), r"annotation 1 .*corners far outside the image"),
+    "far away": (first(segmentation=[[1, 2, 1e9, 2, 30, 30]]), r"annotation 1 .*corners far outside the image"),
     "odd polygon": (first(segmentation=[[1, 2, 3, 4, 5, 6, 7]]), r"annotation 1 .*not a list of pairs"),
 }
 
@@ -194,7 +194,7 @@ def test_an_entry_that_makes_no_sense_is_refused_in_one_line_that_names_the_file
 
 
 @pytest.mark.parametrize("area", [{}, {"area": None}, {"area": float("nan")}, {"area": -5}])
-def test_without_an_area_it_is_that_of_the_mask_or_of_the_box(area: dict[str, Any], folder: Path) -> None:
+def test_a_missing_area_is_that_of_the_mask_or_of_the_box(area: dict[str, Any], folder: Path) -> None:
     fields = {"bbox": [10, 8, 20, 12], "segmentation": [[10, 8, 30, 8, 10, 20]], "area": "none", **area}
     only(folder, **fields)
     if not area:
@@ -207,7 +207,7 @@ def test_without_an_area_it_is_that_of_the_mask_or_of_the_box(area: dict[str, An
 
 
 @pytest.mark.parametrize(("stated", "turned"), [((48, 32), False), ((32, 48), True)])
-def test_a_turned_picture_is_read_as_the_stated_size_says(stated: tuple[int, int], turned: bool, folder: Path) -> None:
+def test_a_rotated_image_is_read_as_the_stated_size_says(stated: tuple[int, int], turned: bool, folder: Path) -> None:
     pixels = np.arange(32 * 48 * 3, dtype=np.uint8).reshape(32, 48, 3)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -215,12 +215,12 @@ def test_a_turned_picture_is_read_as_the_stated_size_says(stated: tuple[int, int
     Image.fromarray(pixels).save(folder / "own" / "turned.png", exif=exif)
     entry = {"id": 50, "file_name": "turned.png", "width": stated[0], "height": stated[1]}
     helpers.change(folder, "train", lambda tree: tree.update(images=[entry], annotations=[]))
-    picture, _ = opened(folder, train_images="own").read(0)
-    assert np.array_equal(np.asarray(picture), np.rot90(pixels, -1) if turned else pixels)
+    image, _ = opened(folder, train_images="own").read(0)
+    assert np.array_equal(np.asarray(image), np.rot90(pixels, -1) if turned else pixels)
 
 
 @pytest.mark.parametrize("masks", [True, False])
-def test_where_no_picture_can_be_read_a_black_one_says_so(masks: bool, folder: Path) -> None:
+def test_if_no_image_can_be_read_a_black_one_says_so(masks: bool, folder: Path) -> None:
     (folder / "empty").mkdir()
     images = opened(folder, masks=masks, train_images="empty")
     scenes = TrainingScenes(images, DetectionData(), DetectionAugment(), seed=0)
@@ -265,19 +265,19 @@ def test_missing_and_broken_files_are_named(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"instances_train\.json is not JSON"):
         opened(folder)
     (folder / "instances_train.json").unlink()
-    with pytest.raises(InputError, match=r"has no instances_train\*\.json"):
+    with pytest.raises(InputError, match=r"nor its folder annotations/ has a file instances_train\*\.json"):
         opened(folder)
 
 
-def test_a_picture_of_another_size_than_stated_is_not_read(folder: Path) -> None:
+def test_an_image_of_another_size_than_stated_is_not_read(folder: Path) -> None:
     helpers.change(folder, "train", lambda tree: tree["images"][1].update(height=50))
     images = opened(folder, masks=False)
     with pytest.raises(InputError, match=r"is 48 x 48 pixels, .*instances_train\.json says 48 x 50"):
         images.read(1)
 
 
-def test_augmentation_moves_picture_box_and_mask_together(folder: Path) -> None:
-    """Whatever is drawn: each mask stays within its box and fills it where nothing was cut or scaled away."""
+def test_augmentation_moves_image_box_and_mask_together(folder: Path) -> None:
+    """Whatever is drawn: each mask stays within its box and fills it where nothing was cropped or scaled away."""
     augment = DetectionAugment(colour=0.5, zoom_out=0.5, crop=0.7, flip=0.5)
     scenes = TrainingScenes(opened(folder), DetectionData(), augment, seed=0)
     seen = set()
@@ -312,7 +312,7 @@ def test_a_flip_mirrors_exactly(folder: Path) -> None:
     )
 
 
-def test_batches_have_one_shape_all_but_one_and_every_image_comes_once() -> None:
+def test_all_batches_but_one_have_one_shape_and_every_image_comes_once() -> None:
     groups = torch.arange(50) % 3 == 0
     order = GroupedOrder(50, 4, seed=3, groups=groups)
     keys = order.keys(0)

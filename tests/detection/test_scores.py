@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from laplacianformer.detection.coco import CocoImages, open_coco
+from laplacianformer.detection.recipe import DetectionData
 from laplacianformer.detection.scores import NUMBERS, as_results, coco_scores
-from laplacianformer.recipes import DetectionData
 from tests.detection import helpers
 
 SIDE = 160  # large enough for objects of all three sizes
@@ -39,7 +39,7 @@ def truth(images: CocoImages, index: int) -> dict[str, torch.Tensor]:
 
 
 def disturbed(images: CocoImages, index: int) -> dict[str, torch.Tensor]:
-    """The truth with boxes and masks moved, labels mistaken, objects missed, invented and found twice."""
+    """The truth with boxes and masks moved, some labels wrong, objects missed, invented and found twice."""
     chance = torch.Generator().manual_seed(index)
     found = truth(images, index)
     twice = torch.cat([torch.arange(len(found["boxes"])), torch.arange(len(found["boxes"]))[::2]])
@@ -76,7 +76,7 @@ def test_nothing_found_scores_0_and_sizes_that_do_not_occur_have_no_number(image
 
 
 def alone(images: CocoImages, found: Any, kind: str) -> list[float]:
-    """pycocotools, given the file's own annotations and results that are written here."""
+    """The numbers of pycocotools, from the annotations of the file and results that are built here."""
     from pycocotools import mask as masks
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
@@ -105,7 +105,7 @@ def alone(images: CocoImages, found: Any, kind: str) -> list[float]:
 
 
 def test_the_numbers_are_those_of_pycocotools_alone(images: CocoImages) -> None:
-    """With crowds, gaps in the category ids, doubles, misses and wrong labels."""
+    """With crowds, gaps in the category ids, duplicates, misses and wrong labels."""
     ours = coco_scores(images, results(images, disturbed))
     for kind, name in (("bbox", "box"), ("segm", "mask")):
         expected = alone(images, disturbed, kind)
@@ -115,7 +115,7 @@ def test_the_numbers_are_those_of_pycocotools_alone(images: CocoImages) -> None:
 
 
 def test_unreadable_images_do_not_count(images: CocoImages) -> None:
-    """Missing an image costs; saying that it could not be read doesn't."""
+    """An image without results lowers the score; one that could not be read doesn't."""
     most = max(range(len(images)), key=lambda index: len(images.target(index)["boxes"]))
     rest = [entry for entry in results(images, truth) if entry["image_id"] != images.entries[most]["id"]]
     assert coco_scores(images, rest)["box"]["AR100"] < 100

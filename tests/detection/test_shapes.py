@@ -11,11 +11,11 @@ def masks_of(tree: dict, image: int) -> list[np.ndarray]:
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_split_or_seed_others() -> None:
-    tree, pictures = shapes.generate("train", 3, 64)
+    tree, images = shapes.generate("train", 3, 64)
     again, same = shapes.generate("train", 3, 64)
     assert tree == again
-    assert all(np.array_equal(pictures[name], same[name]) for name in pictures)
-    first = next(iter(pictures.values()))
+    assert all(np.array_equal(images[name], same[name]) for name in images)
+    first = next(iter(images.values()))
     for split, seed in (("val", 0), ("train", 1)):
         other = next(iter(shapes.generate(split, 1, 64, seed)[1].values()))
         assert not np.array_equal(first, other)
@@ -28,8 +28,8 @@ def test_masks_do_not_overlap_fill_their_boxes_and_leave_enough_to_see() -> None
     for image in range(1, 41):
         masks = masks_of(tree, image)
         counts.append(len(masks))
-        assert sum(masks, np.zeros((64, 64))).max() <= 1, "what is behind is not seen"
-    assert min(counts) == 0, "some pictures are empty"
+        assert sum(masks, np.zeros((64, 64))).max() <= 1, "hidden parts are not in a mask"
+    assert min(counts) == 0, "some images are empty"
     assert max(counts) >= 4
     for one in tree["annotations"]:
         mask = decode(one["segmentation"], 64, 64)
@@ -41,9 +41,9 @@ def test_masks_do_not_overlap_fill_their_boxes_and_leave_enough_to_see() -> None
 
 def test_a_mask_is_where_the_object_was_painted() -> None:
     """The colour inside differs from the background more than the noise does, on every object."""
-    tree, pictures = shapes.generate("val", 20, 64)
+    tree, images = shapes.generate("val", 20, 64)
     for entry in tree["images"]:
-        picture = pictures[entry["file_name"]].astype(float)
+        pixels = images[entry["file_name"]].astype(float)
         masks = masks_of(tree, entry["id"])
         nothing = sum(masks, np.zeros((64, 64))) == 0
         for one in tree["annotations"]:
@@ -54,7 +54,7 @@ def test_a_mask_is_where_the_object_was_painted() -> None:
                 around[max(0, y - 3) : y + height + 3, max(0, x - 3) : x + width + 3] = True
                 around &= nothing
                 if around.sum() > 30 and inside.sum() > 30:
-                    difference = np.abs(picture[inside].mean(0) - picture[around].mean(0)).max()
+                    difference = np.abs(pixels[inside].mean(0) - pixels[around].mean(0)).max()
                     assert difference > 20
 
 

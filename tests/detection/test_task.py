@@ -1,4 +1,4 @@
-"""A detector from a recipe: what it learns, writes and says, and that it resumes bit for bit."""
+"""A detector from a recipe: what it learns and writes, and that it resumes bit for bit."""
 
 import json
 from pathlib import Path
@@ -14,9 +14,11 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.detection import task as detection
 from laplacianformer.detection.batches import open_detection
+from laplacianformer.detection.recipe import load_recipe
 from laplacianformer.detection.scores import NUMBERS
-from laplacianformer.training import checkpoint, parts
-from laplacianformer.training.metrics import DETECTION_COLUMNS
+from laplacianformer.detection.task import COLUMNS
+from laplacianformer.training import Loop, checkpoint
+from laplacianformer.training.optimiser import create_schedule
 from tests.detection import helpers
 from tests.training.helpers import rows, weights
 
@@ -31,10 +33,10 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_a_run_writes_rows_scores_and_a_file_that_says_what_it_is(finished: tuple[Path, detection.Result]) -> None:
     folder, result = finished
     kinds = {"mask_rcnn": ("box", "mask"), "retinanet": ("box",)}[folder.name.rstrip("0")]
-    assert (folder / "run" / "metrics.csv").read_text().splitlines()[0] == ",".join(DETECTION_COLUMNS)
+    assert (folder / "run" / "metrics.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     found = rows(folder / "run")
     assert [int(row["step"]) for row in found] == [1, 2, 3, 4]
-    parts_of_loss = [name for name in DETECTION_COLUMNS if name.startswith("loss_")]
+    parts_of_loss = [name for name in COLUMNS if name.startswith("loss_")]
     for row in found:
         assert float(row["loss"]) == pytest.approx(sum(float(row[name]) for name in parts_of_loss), rel=1e-5)
         assert 0 < float(row["kernel_mean"]) < 1
@@ -57,14 +59,14 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     folder, whole = finished
     recipe = helpers.recipe(tmp_path / "recipe.yaml", folder.name.rstrip("0"))
 
-    def interrupted(training: Any, batch: Any) -> None:
-        if training.step == 3:
+    def interrupted(loop: Any, batch: Any) -> None:
+        if loop.step == 3:
             raise KeyboardInterrupt
-        advance(training, batch)
+        advance(loop, batch)
 
-    advance = detection.Training.advance
+    advance = Loop.advance
     with monkeypatch.context() as patch:
-        patch.setattr(detection.Training, "advance", interrupted)
+        patch.setattr(Loop, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             detection.train(recipe, tmp_path / "run")
     assert checkpoint.load(tmp_path / "run")["step"] == 3
@@ -97,11 +99,11 @@ def test_eval_gives_the_numbers_of_the_training(
     assert said["images"] == 4
     out = capsys.readouterr().out
     assert all(name.replace("_", " ") in out for name in NUMBERS)
-    with Image.open(tmp_path / "e" / "detections.png") as picture:
-        assert min(picture.size) > 300
+    with Image.open(tmp_path / "e" / "detections.png") as sheet:
+        assert min(sheet.size) > 300
 
 
-def test_a_split_that_is_not_there_is_refused(
+def test_an_unknown_split_is_refused(
     finished: tuple[Path, detection.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -124,7 +126,7 @@ def test_a_split_that_is_not_there_is_refused(
 
 @pytest.mark.slow
 def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
-    """Half a minute: three quarters of the loss are left, and some boxes are right; a random detector has AP 0."""
+    """Half a minute: the loss falls by a quarter, and some boxes are right; a random detector has AP 0."""
     recipe = helpers.recipe(
         tmp_path / "recipe.yaml",
         data={"shapes_train": 160, "shapes_val": 24, "short_side": [48], "long_side": 48},
@@ -140,12 +142,9 @@ def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_that_of_the_recipe() -> None:
-    from laplacianformer import recipes
-
-    recipe = recipes.load("coco-maskrcnn-tiny")
-    assert isinstance(recipe, recipes.DetectionRecipe)
+    recipe = load_recipe("coco-maskrcnn")
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-4)
-    schedule = parts.create_schedule(optimiser, recipe.optimise, steps_an_epoch=1000)
+    schedule = create_schedule(optimiser, recipe.optimise, 1000, recipe.optimise.lr_steps)
     rates = {}
     for step in (0, 35, 70, 7999, 8000, 10999, 11000, 11999):
         schedule.step_update(step)
@@ -156,7 +155,7 @@ def test_the_schedule_is_that_of_the_recipe() -> None:
     assert [rates[step] for step in (11000, 11999)] == pytest.approx([1e-6] * 2)
 
 
-# ---- data that is not as it should be ----
+# ---- wrong data ----
 
 
 def on_files(path: Path, folder: Path, **data: Any) -> Any:
@@ -168,7 +167,7 @@ def test_unreadable_images_are_named_and_replaced_up_to_a_limit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = helpers.coco_folder(tmp_path / "data")
-    (folder / "train" / "train-00003.png").write_bytes(b"not a picture")
+    (folder / "train" / "train-00003.png").write_bytes(b"not an image")
     (folder / "val" / "val-00002.png").unlink()
     result = detection.train(on_files(tmp_path / "a.yaml", folder, corrupt_limit=0.3), tmp_path / "run")
     assert result.steps == 2
@@ -179,7 +178,7 @@ def test_unreadable_images_are_named_and_replaced_up_to_a_limit(
         detection.train(on_files(tmp_path / "b.yaml", folder, corrupt_limit=0.0), tmp_path / "other")
 
 
-def test_images_without_objects_are_trained_through(tmp_path: Path) -> None:
+def test_training_works_on_images_without_objects(tmp_path: Path) -> None:
     folder = helpers.coco_folder(tmp_path / "data")
     helpers.change(folder, "train", lambda tree: tree.update(annotations=[]))
     result = detection.train(on_files(tmp_path / "a.yaml", folder), tmp_path / "run")
@@ -219,7 +218,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
+def test_wrong_input_ends_with_one_line_and_code_2_and_writes_nothing(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, message = WRONG[what]

@@ -9,8 +9,9 @@ import timm
 import torch
 from PIL import Image
 
-from laplacianformer import cli, ops, recipes
+from laplacianformer import cli, ops
 from laplacianformer._util.errors import InputError
+from laplacianformer.classification import load_recipe
 from laplacianformer.experiments import (
     accuracy_flops,
     frame,
@@ -147,7 +148,7 @@ def test_trained_models_are_listed_beside_random_ones(tmp_path, monkeypatch) -> 
 
 @pytest.mark.parametrize("name", qk_distances.MODELS)
 def test_the_small_transformers_are_models_of_a_recipe(name) -> None:
-    recipe = recipes.load("ablation", qk_distances.MODELS[name])
+    recipe = load_recipe("ablation", qk_distances.MODELS[name])
     model = timm.create_model(recipe.model.name, num_classes=10, **recipe.model.args)
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     assert sum(parameter.numel() for parameter in model.parameters()) < 2.5e6

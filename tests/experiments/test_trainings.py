@@ -9,7 +9,8 @@ import timm
 import torch
 from PIL import Image
 
-from laplacianformer import cli, recipes
+from laplacianformer import cli
+from laplacianformer.classification import load_recipe
 from laplacianformer.experiments import (
     Settings,
     attention,
@@ -58,14 +59,14 @@ def test_every_sweep_has_the_default_run_and_no_training_twice(name) -> None:
     assert len(set(every)) == len(every)
 
 
-@pytest.mark.parametrize("recipe", ["ablation", "imagenet-tiny"])
+@pytest.mark.parametrize("recipe", ["ablation", "imagenet"])
 def test_every_variant_is_a_model_that_differs_from_the_others(recipe) -> None:
     """With the recipes of both scales; small models, as the arguments of the attention do not depend on the size."""
     small = {"depths": [1], "embed_dims": [32], "num_heads": [1], "mlp_ratios": [1], "num_classes": 3}
     images, outputs = torch.randn(2, 3, 32, 32), {}
     for overrides in {overrides for sweep in SWEEPS.values() for overrides in sweep.values()}:
         torch.manual_seed(0)
-        loaded = recipes.load(recipe, overrides)
+        loaded = load_recipe(recipe, overrides)
         model = timm.create_model("laplacianformer_nano", **loaded.model.args | small)
         output = model(images)
         output.square().sum().backward()

@@ -15,15 +15,14 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
-from laplacianformer import recipes
-from laplacianformer.recipes import Recipe
+from laplacianformer.classification import Recipe, load_recipe
 
 MODEL = {"depths": [1, 1], "embed_dims": [32, 32], "num_heads": [1, 1], "mlp_ratios": [1, 1], "stem_stride": 4}
 ATTENTION = {"grid": 3}
 
 
 def image_folder(root: Path, classes: int = 3, train: int = 8, val: int = 4, size: int = 16) -> Path:
-    """root/{train,val}/CLASS/N.png: noise around one colour a class."""
+    """root/{train,val}/CLASS/N.png: noise around one colour per class."""
     chance = np.random.default_rng(0)
     for split, count in (("train", train), ("val", val)):
         for label in range(classes):
@@ -36,7 +35,7 @@ def image_folder(root: Path, classes: int = 3, train: int = 8, val: int = 4, siz
 
 
 def write_recipe(path: Path, images: Path, **sections: dict[str, Any]) -> Path:
-    """A recipe file: 4 epochs of 4 steps of 6 images, with everything random that there is."""
+    """A recipe file: 4 epochs of 4 steps of 6 images, with every random choice that a recipe can have."""
     recipe: dict[str, dict[str, Any]] = {
         "model": {
             "name": "laplacianformer_nano",
@@ -57,12 +56,12 @@ def tiny(folder: Path, **sections: dict[str, Any]) -> Recipe:
     images = folder / "data"
     if not images.exists():
         image_folder(images)
-    return recipes.load(str(write_recipe(folder / "recipe.yaml", images, **sections)))
+    return load_recipe(str(write_recipe(folder / "recipe.yaml", images, **sections)))
 
 
 @contextmanager
 def python(arguments: Sequence[str], **environment: str) -> "Iterator[subprocess.Popen[str]]":
-    """A process of its own, with what it starts; nothing of it is left after the block."""
+    """A separate process; it and its children end with the block."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
@@ -82,7 +81,7 @@ def python(arguments: Sequence[str], **environment: str) -> "Iterator[subprocess
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """metrics.csv without what the clock says."""
+    """metrics.csv without the columns that measure time."""
     with (folder / "metrics.csv").open(newline="") as file:
         clock = ("images_per_second", "data_wait")
         return [{key: row[key] for key in row if key not in clock} for row in csv.DictReader(file)]

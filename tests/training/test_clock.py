@@ -1,4 +1,4 @@
-"""What the columns images_per_second and data_wait say."""
+"""The columns images_per_second and data_wait."""
 
 import csv
 from collections.abc import Callable
@@ -14,22 +14,23 @@ from laplacianformer.training import clock
 from . import helpers
 
 
-def test_throughput_counts_all_the_time_but_that_of_the_evaluation(
+def test_throughput_counts_all_time_except_that_of_the_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that only these go on: 3 s for a batch, 1 s for a step, 100 s for an evaluation."""
+    """With a clock that only these advance: 3 s for a batch, 1 s for a step, 100 s for an evaluation."""
     now = [0.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
 
     def slow(seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
-        def slowed(*arguments: Any) -> Any:
+        def slowed(*arguments: Any, **options: Any) -> Any:
             now[0] += seconds
-            return function(*arguments)
+            return function(*arguments, **options)
 
         return slowed
 
     monkeypatch.setattr(memory, "crop_and_flip", slow(3, memory.crop_and_flip))
-    monkeypatch.setattr(classification.Training, "loss", slow(1, classification.Training.loss))
+    task = classification.ClassificationTask
+    monkeypatch.setattr(task, "loss", slow(1, task.loss))
     monkeypatch.setattr(memory.MemoryEvaluation, "__iter__", slow(100, memory.MemoryEvaluation.__iter__))
     recipe = helpers.tiny(tmp_path, optimise={"epochs": 2})
     classification.train(recipe, tmp_path / "run")

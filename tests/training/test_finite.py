@@ -1,4 +1,4 @@
-"""What is said when numbers stop being finite, or a CPU can't do what it announces."""
+"""The errors where numbers stop being finite, or a CPU can't do what it announces."""
 
 import dataclasses
 from pathlib import Path
@@ -12,6 +12,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.classification import task as classification
 from laplacianformer.training import checkpoint
 from laplacianformer.training import finite as trouble
+from laplacianformer.training.session import Session, create_engine
 
 from . import helpers
 
@@ -33,7 +34,7 @@ def test_the_first_layer_that_is_not_finite_is_named() -> None:
     assert trouble.first_not_finite(sick, images) == "the images themselves are not finite"
     with torch.no_grad():
         sick.stages[0].blocks[0].norm1.weight[3] = torch.inf
-    assert "weights stages.0.blocks.0.norm1.weight are not finite" in trouble.first_not_finite(sick, images)
+    assert "weights stages.0.blocks.0.norm1.weight are already not finite" in trouble.first_not_finite(sick, images)
 
 
 def test_the_first_gradient_that_is_not_finite_is_named() -> None:
@@ -62,8 +63,8 @@ def test_a_run_names_the_gradient_that_is_not_finite(tmp_path: Path, monkeypatch
         model.head.weight.register_hook(lambda gradient: gradient * torch.nan)
         return model
 
-    create = classification.parts.create_model
-    monkeypatch.setattr(classification.parts, "create_model", sick)
+    create = classification.create_model
+    monkeypatch.setattr(classification, "create_model", sick)
     with pytest.raises(InputError, match=r"gradient of head\.weight is not"):
         classification.train(helpers.tiny(tmp_path, optimise={"clip_norm": 1.0}), tmp_path / "run")
 
@@ -71,14 +72,14 @@ def test_a_run_names_the_gradient_that_is_not_finite(tmp_path: Path, monkeypatch
 def test_weights_that_could_not_be_written_are_refused_before_training(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path)
     loaders = dataclasses.replace(classification.open_loaders(recipe), classes=("same", "same", "other"))
-    fabric = classification.parts.create_engine(recipe.run)
-    with pytest.raises(InputError, match="2 different class names for a model with 3 outputs"):
-        classification.Training(recipe, tmp_path / "run", fabric, loaders, resume=False)
+    session = Session(create_engine(recipe.run), tmp_path / "run")
+    with pytest.raises(InputError, match="2 distinct class names for a model with 3 outputs"):
+        classification.ClassificationTask(recipe, loaders, session)
     assert not (tmp_path / "run").exists()
 
 
 def test_mixup_of_an_odd_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"mixup needs an even batch a process: optimise.batch_size=5 is 5"):
+    with pytest.raises(InputError, match=r"mixup needs an even batch size per process: optimise.batch_size=5 gives 5"):
         classification.train(helpers.tiny(tmp_path, optimise={"batch_size": 5}), tmp_path / "run")
 
 
@@ -88,11 +89,11 @@ def test_an_unknown_augmentation_is_one_line(tmp_path: Path) -> None:
         classification.train(recipe, tmp_path / "run")
 
 
-def test_a_cpu_that_dies_in_bfloat16_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trouble, "BFLOAT16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+def test_a_cpu_that_dies_in_bfloat16_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trouble, "_BFLOAT16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     with pytest.raises(InputError, match=r"ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
         trouble.try_bfloat16_on_cpu()
-    monkeypatch.setattr(trouble, "BFLOAT16_TRIAL", "raise SystemError('no such number')")
+    monkeypatch.setattr(trouble, "_BFLOAT16_TRIAL", "raise SystemError('no such number')")
     with pytest.raises(InputError, match=r"no such number\): set run.precision=float32"):
         trouble.try_bfloat16_on_cpu()
 

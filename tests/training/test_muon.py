@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from laplacianformer.recipes import Optimise
 from laplacianformer.training.muon import Muon, is_matrix, orthogonal
-from laplacianformer.training.parts import create_optimiser
+from laplacianformer.training.optimiser import create_optimiser
+from laplacianformer.training.recipe import Optimise
 
 
 class Small(nn.Module):
@@ -41,11 +41,11 @@ def test_directions_stay_and_singular_values_become_one(shape: tuple[int, int], 
     assert (result - result.diag().diag()).abs().max() < 1e-3
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_zero_stays_zero() -> None:
     assert (orthogonal(torch.zeros(4, 6)) == 0).all()
 
 
-def test_only_matrices_are_muons() -> None:
+def test_only_matrices_are_left_to_muon() -> None:
     found = {name for name, parameter in small().named_parameters() if is_matrix(parameter)}
     assert found == {"wide.weight", "tall.weight", "convolution.weight"}
 
@@ -84,7 +84,7 @@ def test_weight_decay_alone_shrinks() -> None:
     torch.testing.assert_close(model.wide.weight, before.wide.weight * 0.95)
 
 
-def test_a_saved_state_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_saved_state_continues_bit_for_bit() -> None:
     model = small()
     optimiser = Muon(model.parameters(), lr=0.01)
     give_gradients(model, 0)
@@ -98,14 +98,14 @@ def test_a_saved_state_goes_on_as_if_nothing_had_happened() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), later.parameters(), strict=True))
 
 
-def test_a_parameter_without_gradient_stays() -> None:
+def test_a_parameter_without_a_gradient_stays_as_it_is() -> None:
     model = small()
     before = deepcopy(model)
     Muon(model.parameters(), lr=0.1, weight_decay=0.1).step()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True))
 
 
-def test_a_recipe_names_it() -> None:
+def test_a_recipe_can_ask_for_it() -> None:
     optimiser = create_optimiser(
         small(), Optimise(epochs=1, optimiser="muon32", lr=0.1, batch_size=2, lr_batch=4, weight_decay=0.3)
     )

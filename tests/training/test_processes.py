@@ -19,27 +19,27 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 TRAIN = """
 import sys
 from pathlib import Path
-from laplacianformer import recipes
-from laplacianformer.classification import task as classification
-from laplacianformer.training import loop as engine
+from laplacianformer import classification
+from laplacianformer.training import Loop
+from laplacianformer.training.metrics import Metrics
 
 class Interrupted(Exception):
     pass
 
-def interrupted(training, batch, advance=classification.Training.advance):
-    if training.step == 9:
+def interrupted(loop, batch, advance=Loop.advance):
+    if loop.step == 9:
         raise Interrupted
-    advance(training, batch)
+    advance(loop, batch)
 
 folder = Path(sys.argv[1])
 for kind in ("sync", "alone"):
-    classification.train(recipes.load(str(folder / kind / "recipe.yaml")), folder / f"two-{kind}")
-sharded = recipes.load(str(folder / "sync" / "recipe.yaml"), ["run.strategy=fsdp"])
-advance, classification.Training.advance = classification.Training.advance, interrupted
+    classification.train(classification.load_recipe(str(folder / kind / "recipe.yaml")), folder / f"two-{kind}")
+sharded = classification.load_recipe(str(folder / "sync" / "recipe.yaml"), ["run.strategy=fsdp"])
+advance, Loop.advance = Loop.advance, interrupted
 try:
     classification.train(sharded, folder / "two-sharded")
 except Interrupted:
-    classification.Training.advance = advance
+    Loop.advance = advance
     classification.train(sharded, folder / "two-sharded", resume=True)
 """
 # What goes wrong in one process only: reading its images, reading held-out images, the disk of the first.
@@ -49,7 +49,8 @@ from laplacianformer.data.indexed import ReaderImages
 from laplacianformer._util.errors import InputError
 
 rank = int(os.environ["RANK"])
-recipe = recipes.load(str(folder / "alone" / "recipe.yaml"), ["data.cache=false", "augment.crop_padding=0"])
+overrides = ["data.cache=false", "augment.crop_padding=0"]
+recipe = classification.load_recipe(str(folder / "alone" / "recipe.yaml"), overrides)
 message = f"broken in process {rank}"
 
 def unreadable(split):
@@ -74,7 +75,7 @@ def train_with(what, where, owner, name, replacement):
 
 train_with("images", 1, ReaderImages, "read", unreadable("train"))
 train_with("held-out", 1, ReaderImages, "read", unreadable("val"))
-train_with("disk", 0, engine.Metrics, "add", full)
+train_with("disk", 0, Metrics, "add", full)
 """
 # Nothing that is drawn by each process on its own: no Mixup and no stochastic depth.
 STEADY = {"augment": {"mixup": 0.0}, "run": {"log_steps": 1, "devices": "auto"}}
@@ -92,7 +93,7 @@ def losses(folder: Path) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all that two processes do, in one start of them."""
+    """The folder of everything that two processes do in one start."""
     folder = tmp_path_factory.mktemp("two")
     steady(folder / "sync", sync=True)
     steady(folder / "alone", sync=False)
@@ -116,8 +117,8 @@ def test_what_ends_one_process_ends_all_with_its_message(trained: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_give_the_curve_of_one(trained: Path) -> None:
-    """With synchronised whitening to rounding, 1e-4, also with split weights and an interruption (FSDP); without,
-    each half batch is whitened by itself: 5 %."""
+    """With synchronised whitening to rounding, 1e-4, also with sharded weights (FSDP) and an interruption; without,
+    each half of the batch is whitened by itself: 5 %."""
     one = classification.train(steady(trained / "sync", sync=True), trained / "one")
     expected = losses(trained / "one")
     assert len(expected) == one.steps == 16
@@ -150,7 +151,7 @@ def workers(parent: int) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.slow
-def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_loses_a_worker_continues_from_its_checkpoint(tmp_path: Path) -> None:
     recipe = steady(tmp_path / "sync", sync=True)
     classification.train(recipe, tmp_path / "one")
     command = ["-m", "laplacianformer", "train", "--recipe", str(tmp_path / "sync" / "recipe.yaml"), "--resume"]

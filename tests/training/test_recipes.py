@@ -1,7 +1,9 @@
-"""Recipes: those of the package are whole, and what is wrong with another is said in one line."""
+"""Recipes: those of the package are complete, and mistakes in others are reported in one line."""
 
 import dataclasses
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -9,35 +11,73 @@ import yaml
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from laplacianformer import recipes
+import laplacianformer
 from laplacianformer._util.errors import InputError
+from laplacianformer.classification import Recipe
+from laplacianformer.classification import load_recipe as load_classification
+from laplacianformer.cli import main
+from laplacianformer.detection import DetectionRecipe
+from laplacianformer.detection import load_recipe as load_detection
+from laplacianformer.training import recipes
 from laplacianformer.training.checkpoint import differences
 
 SIZES = ("tiny", "small", "medium", "large", "huge")
-IMAGENET = [f"imagenet-{size}" for size in SIZES]
-COCO = [f"coco-{detector}-{size}" for detector in ("maskrcnn", "retinanet") for size in SIZES]
-SMALL_DETECTION = ["shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
-DETECTION = [*COCO, *SMALL_DETECTION]
+COCO = ["coco-maskrcnn", "coco-retinanet"]
+CLASSIFICATION = ["digits", "cifar10", "ablation", "fashion-mnist", "imagenet"]
+DETECTION = [*COCO, "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
+FAMILIES = ["imagenet", *COCO]
+KINDS: dict[str, Any] = {"model": Recipe, "detector": DetectionRecipe}
+# Stochastic depth, and what the paper reports: top-1; box AP and mask AP of Mask R-CNN; box AP of RetinaNet.
+DROP_PATH = {"tiny": 0.1, "small": 0.1, "medium": 0.2, "large": 0.3, "huge": 0.4}
+REPORTED = {
+    "imagenet": {"tiny": "81.4", "small": "83.8", "medium": "85.3", "large": "85.6", "huge": "85.8"},
+    "coco-maskrcnn": {"tiny": "43.2  40.3", "small": "45.8  42.0", "medium": "48.0  43.5", "large": "48.2  43.8"},
+    "coco-retinanet": {"tiny": "42.5", "small": "45.5", "medium": "47.2", "large": "48.5"},
+}
+
+
+def text_of(name: str) -> str:
+    return (Path(laplacianformer.__file__).parent / "recipes" / f"{name}.yaml").read_text()
+
+
+def head_of(name: str) -> list[str]:
+    return [line for line in text_of(name).splitlines() if line.startswith("#")]
+
+
+def sized(family: str, size: str) -> Any:
+    return recipes.load(family, KINDS, recipes.size_overrides(family, size))
 
 
 def test_every_promised_recipe_is_there() -> None:
-    assert set(recipes.names()) == {"digits", "cifar10", "ablation", "fashion-mnist", *IMAGENET, *DETECTION}
+    assert set(recipes.names()) == {*CLASSIFICATION, *DETECTION}
 
 
-@pytest.mark.parametrize("name", ["digits", "cifar10", "ablation", "fashion-mnist", *IMAGENET, *DETECTION])
+@pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION])
 def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
-    recipe = recipes.load(name)
-    assert timm.is_model(recipe.model.name if isinstance(recipe, recipes.Recipe) else recipe.detector.backbone)
-    text = (Path(recipes.__file__).parent / f"{name}.yaml").read_text()
-    head = [line for line in text.splitlines() if line.startswith("#")]
+    recipe = recipes.load(name, KINDS)
+    assert isinstance(recipe, Recipe if name in CLASSIFICATION else DetectionRecipe)
+    assert timm.is_model(recipe.model.name if isinstance(recipe, Recipe) else recipe.detector.backbone)
     for word in ("# Expected: ", "# Launch: ", "# Hardware and time: "):
-        assert any(line.startswith(word) for line in head), word
+        assert any(line.startswith(word) for line in head_of(name)), word
 
 
-@pytest.mark.parametrize("name", IMAGENET)
-def test_the_imagenet_recipes_are_those_of_the_pvt_and_deit_line(name: str) -> None:
-    recipe = recipes.load(name)
-    assert recipe.model.name == f"laplacianformer_{name.removeprefix('imagenet-')}"
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_of_a_family_lists_the_overrides_and_the_reported_result_of_each_size(family: str, size: str) -> None:
+    """And they are those that `size_overrides` returns; as it is, a recipe is for the size tiny."""
+    (line,) = [line for line in head_of(family) if line.startswith(f"#   {size} ")]
+    stated = [word for word in line.split() if "=" in word]
+    assert recipes.load(family, KINDS, stated) == sized(family, size)
+    assert bool(stated) == (size != "tiny")
+    numbers = re.sub(r" +\S+=.*", "", line).removeprefix(f"#   {size}").strip()
+    assert numbers == REPORTED[family].get(size, numbers)
+    assert any(character.isdecimal() for character in numbers) == (size in REPORTED[family])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_imagenet_recipe_is_that_of_the_pvt_and_deit_line(size: str) -> None:
+    recipe = sized("imagenet", size)
+    assert (recipe.model.name, recipe.model.args) == (f"laplacianformer_{size}", {"drop_path_rate": DROP_PATH[size]})
     optimise, augment = recipe.optimise, recipe.augment
     assert (optimise.epochs, optimise.batch_size, optimise.lr, optimise.lr_batch) == (300, 1024, 1e-3, 1024)
     assert (optimise.optimiser, optimise.weight_decay, augment.label_smoothing) == ("adamw", 0.05, 0.1)
@@ -47,39 +87,48 @@ def test_the_imagenet_recipes_are_those_of_the_pvt_and_deit_line(name: str) -> N
     assert None not in (optimise.clip_norm, optimise.ema_decay or None)
 
 
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", COCO)
-def test_the_coco_recipes_are_the_1x_schedule(name: str) -> None:
-    recipe = recipes.load(name)
-    assert isinstance(recipe, recipes.DetectionRecipe)
+def test_the_coco_recipes_are_the_1x_schedule(name: str, size: str) -> None:
+    recipe = sized(name, size)
     assert recipe.detector.name.replace("_", "") == name.split("-")[1]
-    assert recipe.detector.backbone == f"laplacianformer_{name.split('-')[2]}"
+    assert recipe.detector.backbone == f"laplacianformer_{size}"
+    assert recipe.detector.backbone_args == {"drop_path_rate": DROP_PATH[size]}
     optimise, data = recipe.optimise, recipe.data
     assert (optimise.epochs, optimise.lr_steps, optimise.batch_size) == (12, (8, 11), 16)
     assert (optimise.optimiser, optimise.lr, optimise.weight_decay) == ("adamw", 1e-4, 0.05)
     assert (data.short_side, data.long_side, recipe.augment.flip) == ((800,), 1333, 0.5)
 
 
-def test_bigger_imagenet_models_have_no_less_stochastic_depth() -> None:
-    rates = [recipes.load(name).model.args["drop_path_rate"] for name in IMAGENET]
-    assert rates == sorted(rates)
-    assert rates[0] < rates[-1]
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_old_name_of_a_size_says_which_command_line_replaces_it(
+    family: str, size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--recipe", f"{family}-{size}", "--output", str(tmp_path / "run")])
+    said = capsys.readouterr().err
+    assert (stop.value.code, said.count("\n")) == (2, 1)
+    assert f"'{family}-{size}' is now a size of the recipe '{family}'" in said
+    program, command, option, name, *overrides = said.rpartition(": ")[2].split()
+    assert (program, command, option, name) == ("laplacianformer", "train", "--recipe", family)
+    assert recipes.load(name, KINDS, overrides) == sized(family, size)
 
 
 @pytest.mark.parametrize(
-    ("name", "images"),
-    [("digits", 1437), ("cifar10", 50000), ("fashion-mnist", 60000), *((name, 1281167) for name in IMAGENET)],
+    ("name", "images"), [("digits", 1437), ("cifar10", 50000), ("fashion-mnist", 60000), ("imagenet", 1281167)]
 )
 def test_the_decay_that_a_recipe_reaches_is_the_documented_one(name: str, images: int) -> None:
-    optimise = recipes.load(name).optimise
+    optimise = load_classification(name).optimise
     steps = images // optimise.batch_size * optimise.epochs
     average = ModelEmaV3(nn.Linear(1, 1), optimise.ema_decay, use_warmup=True)
-    row = f"| {'imagenet-*' if name in IMAGENET else name} | {optimise.ema_decay} | {steps:,} | "
+    row = rf"\| `?{name}(-\*)?`? \| {optimise.ema_decay} \| {steps:,} \| {average.get_decay(steps):.4f} \|"
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    assert f"{row}{average.get_decay(steps):.4f} |" in text
+    assert re.search(row, text)
 
 
-def test_overrides_are_put_over_the_recipe_and_typed() -> None:
-    recipe = recipes.load("cifar10", ["optimise.lr=1e-3", "data.cache=yes", "model.args.attention=softmax"])
+def test_overrides_change_the_recipe_and_are_typed() -> None:
+    recipe = load_classification("cifar10", ["optimise.lr=1e-3", "data.cache=yes", "model.args.attention=softmax"])
     assert recipe.optimise.lr == 1e-3
     assert recipe.model.args == {"attention_args": {"grid": 4, "gain": 4.0}, "attention": "softmax"}
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -87,9 +136,9 @@ def test_overrides_are_put_over_the_recipe_and_typed() -> None:
 
 
 def test_a_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
-    recipe = recipes.load("imagenet-tiny", ["augment.scale=[0.2, 1.0]"])
+    recipe = load_classification("imagenet", ["augment.scale=[0.2, 1.0]"])
     (tmp_path / "copy.yaml").write_text(recipes.as_yaml(recipe))
-    assert recipes.load(str(tmp_path / "copy.yaml")) == recipe
+    assert load_classification(str(tmp_path / "copy.yaml")) == recipe
 
 
 WRONG = {
@@ -110,9 +159,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("override", WRONG)
-def test_what_is_wrong_is_said_in_one_line(override: str) -> None:
+def test_mistakes_are_reported_in_one_line(override: str) -> None:
     with pytest.raises(InputError, match=WRONG[override]) as error:
-        recipes.load("cifar10", [override])
+        load_classification("cifar10", [override])
     assert "\n" not in str(error.value)
 
 
@@ -120,36 +169,43 @@ WRONG_DETECTION = {
     "detector.name=yolo": r"detector\.name: .*'mask_rcnn' or 'retinanet', got 'yolo'",
     "data.short_sides=[1]": r"unknown key data\.short_sides, did you mean 'short_side'\?",
     "data.short_side=[2000]": r"data\.short_side must not be more than data\.long_side",
-    "optimise.lr_steps=[11, 8]": r"optimise\.lr_steps must grow",
+    "optimise.lr_steps=[11, 8]": r"optimise\.lr_steps must be in increasing order",
     "optimise.layer_decay=2": r"optimise\.layer_decay: .*less than or equal to 1, got 2",
     "augment.mixup=1": r"unknown key augment\.mixup",
 }
 
 
 @pytest.mark.parametrize("override", WRONG_DETECTION)
-def test_what_is_wrong_with_a_detection_recipe_is_said_in_one_line(override: str) -> None:
+def test_mistakes_in_a_detection_recipe_are_reported_in_one_line(override: str) -> None:
     with pytest.raises(InputError, match=WRONG_DETECTION[override]) as error:
-        recipes.load("coco-maskrcnn-tiny", [override])
+        load_detection("coco-maskrcnn", [override])
     assert "\n" not in str(error.value)
 
 
 def test_a_detection_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
-    recipe = recipes.load("coco-retinanet-tiny", ["data.short_side=[480, 800]"])
+    recipe = load_detection("coco-retinanet", ["data.short_side=[480, 800]"])
     (tmp_path / "copy.yaml").write_text(recipes.as_yaml(recipe))
-    assert recipes.load(str(tmp_path / "copy.yaml")) == recipe
+    assert load_detection(str(tmp_path / "copy.yaml")) == recipe
 
 
 def test_unknown_recipes_and_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no recipe 'cifar', did you mean 'cifar10'\?"):
-        recipes.load("cifar")
+        load_classification("cifar")
     with pytest.raises(InputError, match="can't read the recipe"):
-        recipes.load(str(tmp_path / "none.yaml"))
+        load_classification(str(tmp_path / "none.yaml"))
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(InputError, match="expected sections"):
-        recipes.load(str(tmp_path / "list.yaml"))
+        load_classification(str(tmp_path / "list.yaml"))
     (tmp_path / "half.yaml").write_text(yaml.safe_dump({"model": {"name": "laplacianformer_nano"}, "data": {}}))
     with pytest.raises(InputError, match="optimise is missing"):
-        recipes.load(str(tmp_path / "half.yaml"))
+        load_classification(str(tmp_path / "half.yaml"))
+
+
+def test_a_recipe_of_another_task_is_refused() -> None:
+    with pytest.raises(InputError, match=r"recipe shapes-maskrcnn: expected a section model:"):
+        load_classification("shapes-maskrcnn")
+    with pytest.raises(InputError, match=r"recipe digits: expected a section detector:"):
+        load_detection("digits")
 
 
 def test_differences_are_dotted_keys() -> None:

@@ -1,4 +1,4 @@
-"""A run that is killed and resumed ends as the run that was not: weights bit for bit, rows alike."""
+"""A run that is killed and resumed ends like one that was not: the same weights bit for bit, and the same rows."""
 
 import signal
 from pathlib import Path
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.timeout(600)  # starts processes, on whatever cores the
 KILL = """
 import os, signal, sys
 from pathlib import Path
-from laplacianformer import recipes
-from laplacianformer.classification import task as classification
+from laplacianformer import classification
+from laplacianformer.training import Loop
 
 recipe, output, owner, name, calls = sys.argv[1:]
-target, left = {"os": os, "Training": classification.Training}[owner], [int(calls)]
+target, left = {"os": os, "Loop": Loop}[owner], [int(calls)]
 original = getattr(target, name)
 
 def counted(*arguments):
@@ -31,7 +31,7 @@ def counted(*arguments):
     return original(*arguments)
 
 setattr(target, name, counted)
-classification.train(recipes.load(recipe), Path(output), resume=True)
+classification.train(classification.load_recipe(recipe), Path(output), resume=True)
 """
 
 
@@ -56,7 +56,7 @@ def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(tmp_path
 
     # In step 8 of 16, in the middle of an epoch: the checkpoint is from step 6. Then in the flush of the checkpoint of
     # step 8, after those of the rewritten rows and of the row of step 8: what is left is the checkpoint of step 6.
-    killed(tmp_path, tmp_path / "killed", "Training", "advance", 8)
+    killed(tmp_path, tmp_path / "killed", "Loop", "advance", 8)
     assert checkpoint.load(tmp_path / "killed")["step"] == 6
     killed(tmp_path, tmp_path / "killed", "os", "fsync", 3)
     assert list((tmp_path / "killed").glob(".checkpoint.pt.*.partial"))
@@ -69,5 +69,5 @@ def test_killed_with_worker_processes_that_augment_gives_the_same_bits(tmp_path:
     augment = {"crop_padding": 0, "rand_augment": "rand-m9-mstd0.5-inc1", "erase": 0.5, "color_jitter": 0.3}
     recipe = helpers.tiny(tmp_path, data={"cache": False, "workers": 1, "repeats": 2}, augment=augment)
     whole = classification.train(recipe, tmp_path / "whole")
-    killed(tmp_path, tmp_path / "killed", "Training", "advance", 8)
+    killed(tmp_path, tmp_path / "killed", "Loop", "advance", 8)
     assert_same_run(whole, classification.train(recipe, tmp_path / "killed", resume=True))

@@ -1,5 +1,6 @@
 """Train a classifier from a recipe."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -7,60 +8,100 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from lightning.fabric import Fabric
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.classification.batches import Loaders, open_loaders
-from laplacianformer.data import NO_LABEL, Batch, Corrupt
-from laplacianformer.recipes import Recipe
-from laplacianformer.training import loop as engine
-from laplacianformer.training import parts
-from laplacianformer.training import weights as export
-from laplacianformer.training.metrics import COLUMNS
+from laplacianformer.classification.model import create_mixup, create_model
+from laplacianformer.classification.recipe import Recipe
+from laplacianformer.data import NO_LABEL, Batch, Corrupt, mix, seed_all
+from laplacianformer.training.loop import Loop
+from laplacianformer.training.origin import origin
 from laplacianformer.training.processes import in_each, in_first
+from laplacianformer.training.report import Report, Table
+from laplacianformer.training.session import Session, start
+from laplacianformer.weights import FORBIDDEN, checked_metadata
 
-LOOKED_AT = 4  # images on which the attention is looked into
+COLUMNS = (
+    "step",  # optimiser steps so far
+    "epoch",  # epochs so far, with a fraction
+    "loss",  # training loss: mean since the row before, over all processes
+    "accuracy",  # on the training batches (augmented; mixed labels count as their larger part)
+    "lr",
+    "gradient_norm",  # before clipping: mean since the row before
+    "images_per_second",  # of wall time since the row before, without the evaluation on held-out images
+    "data_wait",  # fraction of that time in which the first process waited for images
+    "kernel_mean",  # mean kernel value in the attention layers, on a few images of the batch,
+    "residual",  # and the worst residual of their solves
+    "validation_loss",  # on held-out images; empty except at the end of an epoch
+    "validation_accuracy",
+)
+_INSPECTED = 4  # images on which the attention is inspected
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came out. Accuracies are shares of the held-out images."""
+    """The end of a run. Accuracies are fractions of the held-out images."""
 
     folder: Path
     weights: Path  # model.safetensors
     accuracy: float
     best_accuracy: float
     steps: int
-    seconds: float  # of this process, not of what was done before a resume
+    seconds: float  # of this process, without what was done before a resume
 
 
-def train(recipe: Recipe, output: Path, *, resume: bool = False) -> Result:
+def train(recipe: Recipe, output: Path, *, resume: bool = False, report: Report | None = None) -> Result:
     """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt and, at the end,
-    model.safetensors (the averaged weights where the recipe keeps an average)."""
-    fabric = engine.start(recipe.run, output, resume=resume)
+    model.safetensors (the averaged weights where the recipe keeps an average).
+
+    Args:
+        resume: continue from the checkpoint in the folder, if there is one.
+        report: is told how the run goes; without it nothing is printed.
+    """
+    session = start(recipe.run, output, resume=resume, report=report)
+    fabric = session.fabric
     rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
     loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
-    return cast(Result, Training(recipe, output, fabric, loaders, resume=resume).run())
+    task = ClassificationTask(recipe, loaders, session)
+    done = Loop(task, session).run()
+    return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)
 
 
-class Training(engine.Training):
+class ClassificationTask:
     """Cross-entropy, with or without mixed labels; accuracy on the held-out images."""
 
-    recipe: Recipe
-    loaders: Loaders
     columns = COLUMNS
-    averaged = ("loss", "accuracy", "gradient_norm")
+    numbers = ("accuracy",)
+    lr_steps = ()
 
-    def __init__(self, recipe: Recipe, output: Path, fabric: Fabric, loaders: Loaders, *, resume: bool) -> None:
-        self.title = recipe.model.name
-        self.mixup = parts.create_mixup(recipe, len(loaders.classes), fabric.world_size)
+    def __init__(self, recipe: Recipe, loaders: Loaders, session: Session) -> None:
+        self.recipe, self.loaders, self.fabric = recipe, loaders, session.fabric
+        self.title, self.batches = recipe.model.name, loaders.train
+        self.classes, self.images = loaders.classes, loaders.images
         self.accuracy = self.best = 0.0  # on held-out images
-        super().__init__(recipe, output, fabric, loaders, resume=resume)
+        self.mixup = create_mixup(recipe, len(loaders.classes), session.fabric.world_size)
+        seed_all(mix(recipe.run.seed, 4))
+        self.model = create_model(recipe, len(loaders.classes))
+        self.metadata = self._checked_metadata(session.weights)
 
-    def create_model(self) -> nn.Module:
-        return parts.create_model(self.recipe, len(self.loaders.classes))
+    def _checked_metadata(self, path: Path) -> dict[str, str]:
+        """What the weights file will say, or the error of writing it, before the run and not after it."""
+        lasting = {name: value for name, value in self.recipe.model.args.items() if name not in FORBIDDEN}
+        metadata = {
+            "architecture": self.recipe.model.name,
+            "model_args": json.dumps({**lasting, "num_classes": len(self.classes)}),
+            "input": json.dumps(self.recipe.data.input),
+            **origin(self.recipe, {}),
+        }
+        # A model that was built with just these arguments is the one that the metadata describes.
+        expected = self.model.state_dict() if lasting == self.recipe.model.args else None
+        return checked_metadata(path, self.model, self.classes, metadata, expected=expected)
+
+    def parameters(self) -> nn.Module:
+        return self.model
 
     def prepare(self, batch: Batch) -> tuple[tuple[Any, ...], Any]:
         images, targets = self.fabric.to_device((batch.images, batch.targets))
@@ -74,10 +115,12 @@ class Training(engine.Training):
             return SoftTargetCrossEntropy()(output, targets), [right]
         return F.cross_entropy(output, targets, label_smoothing=self.recipe.augment.label_smoothing), [right]
 
+    def evaluation_due(self, epoch: int) -> bool:
+        return True
+
     @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss and accuracy."""
-        model = self.ready_to_evaluate()
         totals = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
         unreadable: list[str] = []
         for batch in self.loaders.val:
@@ -89,14 +132,14 @@ class Training(engine.Training):
             loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
             totals += torch.stack([right, loss, (targets != NO_LABEL).sum()]).double()
         seen = int(totals[2]) + len(unreadable)
-        in_each(self.fabric, lambda: Corrupt(self.corrupt.limit).add(unreadable, seen))
+        in_each(self.fabric, lambda: Corrupt(self.recipe.data.corrupt_limit).add(unreadable, seen))
         right, loss, count = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
         self.accuracy = right / max(1, count)
         self.best = max(self.best, self.accuracy)
         return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
 
-    def looked_at(self, batch: Batch) -> tuple[nn.Module, Tensor]:
-        return self.bare.eval(), self.fabric.to_device(batch.images[:LOOKED_AT])
+    def attention_input(self, batch: Batch) -> tuple[nn.Module, Tensor]:
+        return self.model.eval(), self.fabric.to_device(batch.images[:_INSPECTED])
 
     def line(self, row: Mapping[str, Any]) -> str:
         return (
@@ -108,20 +151,17 @@ class Training(engine.Training):
     def summary(self) -> list[tuple[str, str]]:
         return [("accuracy on held-out images", f"{self.accuracy:.2%}"), ("best of all epochs", f"{self.best:.2%}")]
 
-    def result(self, seconds: float) -> Result:
-        return Result(self.output, self.weights, self.accuracy, self.best, self.step, seconds)
+    def tables(self) -> list[Table]:
+        return []
 
-    def check_export(self) -> None:
-        export.check(self.weights, self.bare, self.recipe, self.loaders.classes)
+    def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
+        scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": steps}
+        if ema_decay is not None:
+            scores["ema_decay"] = ema_decay
+        write_tensors(path, tensors, {**self.metadata, **origin(self.recipe, scores)})
 
-    def export(self, state: Mapping[str, Any]) -> None:
-        scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": self.step}
-        if self.average is not None:
-            scores["ema_decay"] = self.average.get_decay(self.step)
-        export.export(self.weights, state, self.recipe, self.loaders.classes, scores)
-
-    def scores_state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return {"accuracy": [self.accuracy, self.best]}
 
-    def restore_scores(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         self.accuracy, self.best = state["accuracy"]

@@ -2,8 +2,9 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options
@@ -18,7 +19,7 @@ EPILOG = """examples:
   laplacianformer train --recipe cifar10 optimise.epochs=5 --data cifar10/ --output runs/cifar10
   laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 --resume
   laplacianformer train --recipe shapes-maskrcnn
-  torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet-tiny --data imagenet/"""
+  torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet --data imagenet/"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,18 +49,30 @@ def run(arguments: argparse.Namespace) -> None:
 def train(
     recipe: str, data: str | None, output: Path | None, overrides: Sequence[str] = (), *, resume: bool = False
 ) -> None:
+    """Train what the recipe describes, and show how it goes."""
+    from laplacianformer.commands.progress import ProgressReport
+
     try:
-        from laplacianformer import recipes
-        from laplacianformer.classification import task as classification
-        from laplacianformer.detection import task as detection
+        from laplacianformer.training import recipes
+
+        tasks = _tasks()
     except ImportError as error:
         raise InputError(f"training needs {error.name}: pip install 'laplacianformer[train]'") from None
-    loaded = recipes.load(recipe, [*data_overrides(data), *overrides])
+    kinds = {section: kind for section, (kind, _) in tasks.items()}
+    loaded = recipes.load(recipe, kinds, [*data_overrides(data), *overrides])
+    train_task = next(train_task for kind, train_task in tasks.values() if isinstance(loaded, kind))
     folder = output or Path("runs") / Path(recipe).stem
-    if isinstance(loaded, recipes.DetectionRecipe):
-        detection.train(loaded, folder, resume=resume)
-    else:
-        classification.train(loaded, folder, resume=resume)
+    train_task(loaded, folder, resume=resume, report=ProgressReport())
+
+
+def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:
+    """Every task by the section that only its recipes have: the type of its recipes, and what trains one."""
+    from laplacianformer import classification, detection
+
+    return {
+        "model": (classification.Recipe, classification.train),
+        "detector": (detection.DetectionRecipe, detection.train),
+    }
 
 
 def data_overrides(data: str | None) -> list[str]:

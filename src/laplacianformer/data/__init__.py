@@ -1,7 +1,7 @@
-"""Data sets and how they become batches. What reads recipes (`loaders` and training) is imported by name."""
+"""Data sets and how they become batches: decoding, sources, order, augmentation. Knows no recipe and no task."""
 
-from laplacianformer.data.batch import NO_LABEL as NO_LABEL
-from laplacianformer.data.batch import Batch as Batch
-from laplacianformer.data.batch import Corrupt as Corrupt
-from laplacianformer.data.order import mix as mix
-from laplacianformer.data.order import seed_all as seed_all
+from laplacianformer.data.batch import NO_LABEL, Batch, Corrupt
+from laplacianformer.data.order import mix, seed_all
+from laplacianformer.data.sources import Source, open_images
+
+__all__ = ["NO_LABEL", "Batch", "Corrupt", "Source", "mix", "open_images", "seed_all"]

@@ -1,4 +1,4 @@
-"""What a loader hands over, and the count of images that could not be read."""
+"""What a loader yields, and the count of images that could not be read."""
 
 import logging
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from laplacianformer._util.errors import InputError
 logger = logging.getLogger(__name__)
 
 
-NO_LABEL = -1  # of an image that doesn't count: unreadable, or there so that all processes have equally many
-Sample = tuple[Tensor, int, tuple[str, ...]]  # image, label, and a line for each image that could not be read
+NO_LABEL = -1  # of an image that doesn't count: unreadable, or padding so that all processes have the same number
+Sample = tuple[Tensor, int, tuple[str, ...]]  # image, label, and one line for each image that could not be read
 
 
 class Batch(NamedTuple):
@@ -26,12 +26,13 @@ class Batch(NamedTuple):
 
 
 def collate(samples: list[Sample]) -> Batch:
+    """The batch of these samples, for a DataLoader."""
     images, targets = default_collate([sample[:2] for sample in samples])
     return Batch(images, targets, tuple(line for sample in samples for line in sample[2]))
 
 
 def worker_options(workers: int) -> dict[str, Any]:
-    """Of a DataLoader that is used for every epoch."""
+    """Options of a DataLoader that is kept for all epochs."""
     return {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": torch.cuda.is_available()}
 
 
@@ -42,7 +43,7 @@ class Corrupt:
         self.limit, self.count, self.named = limit, 0, set[str]()
 
     def add(self, lines: Iterable[str], total: int) -> None:
-        """Of `total` images that are read in an epoch."""
+        """Count these images, out of `total` that are read in an epoch."""
         for line in lines:
             self.count += 1
             if line not in self.named:
@@ -54,4 +55,5 @@ class Corrupt:
                 )
 
     def start_epoch(self) -> None:
+        """Start again from 0; what was named once is not named again."""
         self.count = 0

@@ -1,6 +1,7 @@
-"""Pictures from files of any kind to what a model takes.
+"""Images from files of any kind to the input of a model.
 
-Rotated as their EXIF data says, the first frame of an animation, transparency on white, 16 bits scaled to 8.
+They are rotated as their EXIF data says, transparency is put on white, 16 bits are scaled to 8; of an animation, the
+first frame is taken.
 """
 
 import glob
@@ -18,15 +19,15 @@ from torchvision.transforms import Compose, Grayscale
 
 from laplacianformer._util.errors import InputError
 
-SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
-MOST_ELONGATED = 100  # longer side over shorter: the shorter side is scaled to the model's, and the longer with it
+_SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
+_MOST_ELONGATED = 100  # longer side over shorter: the shorter side is resized to that of the model, the longer with it
 
 
 def find(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """The files meant by names of files, folders (searched through, hidden files left out) and patterns.
+    """The files that names of files, folders (with their subfolders, without hidden files) and patterns stand for.
 
-    Each with an empty text, or with the reason why there is none.
+    Each comes with an empty string, or with the reason why there is no such file.
     """
     for name in names:
         path = Path(name)
@@ -46,17 +47,17 @@ def find(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
 def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
     inside = (path.relative_to(folder) for path in sorted(folder.rglob("*")))
     visible = (path for path in inside if not any(part.startswith(".") for part in path.parts))
-    found = [folder / path for path in visible if path.suffix.lower() in SUFFIXES and (folder / path).is_file()]
+    found = [folder / path for path in visible if path.suffix.lower() in _SUFFIXES and (folder / path).is_file()]
     yield from ((path, "") for path in found)
     if not found:
-        yield folder, f"no images in this folder (looked for {', '.join(sorted(SUFFIXES))})"
+        yield folder, f"no images in this folder (looked for {', '.join(sorted(_SUFFIXES))})"
 
 
 def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Image.Image:
-    """One picture as RGB, turned as its EXIF data say. Raises InputError with the reason where that can't be."""
+    """One image as RGB, rotated as its EXIF data says if `upright`. Raises InputError with the reason if it can't."""
     try:
         with warnings.catch_warnings():
-            # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the picture.
+            # Sizes are checked here, and what else Pillow warns of (odd metadata) does not change the image.
             warnings.simplefilter("ignore")
             if isinstance(source, Image.Image):
                 return _flat(source, upright=upright)
@@ -67,7 +68,7 @@ def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Ima
     except UnidentifiedImageError:
         raise InputError("not an image in a format that Pillow reads") from None
     except Image.DecompressionBombError:
-        raise InputError(f"more than {MOST_PIXELS / 1e6:.0f} million pixels: make it smaller first") from None
+        raise InputError(f"more than {_MOST_PIXELS / 1e6:.0f} million pixels: make it smaller first") from None
     except MemoryError:
         raise InputError("not enough memory to decode it: make it smaller first") from None
     except Exception as error:  # Pillow's many decoders raise whatever they meet in a broken file
@@ -75,11 +76,13 @@ def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Ima
 
 
 def _check_size(width: int, height: int) -> None:
-    if width * height > MOST_PIXELS:
-        raise InputError(f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first")
-    if max(width, height) > MOST_ELONGATED * min(width, height):
+    if width * height > _MOST_PIXELS:
         raise InputError(
-            f"{width} x {height} pixels, one side more than {MOST_ELONGATED} times the other: crop it first"
+            f"{width} x {height} pixels, more than {_MOST_PIXELS / 1e6:.0f} million: make it smaller first"
+        )
+    if max(width, height) > _MOST_ELONGATED * min(width, height):
+        raise InputError(
+            f"{width} x {height} pixels, one side more than {_MOST_ELONGATED} times the other: crop it first"
         )
 
 
@@ -87,11 +90,11 @@ def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
     """Three channels of 8 bits, no transparency."""
     _check_size(*image.size)
     image.load()
-    with suppress(Exception):  # EXIF data that can't be read: the picture stays as it is stored
+    with suppress(Exception):  # EXIF data that can't be read: the image stays as it is stored
         image = ImageOps.exif_transpose(image) if upright else image
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers of unknown range: save it with 8 or 16 bits")
-    if image.mode.startswith("I"):  # 16 bits; Pillow would cut them off at 255
+    if image.mode.startswith("I"):  # 16 bits; Pillow would clip them at 255
         pixels = np.asarray(image, dtype=np.int64).clip(0, 65535)
         image = Image.fromarray(((pixels + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
@@ -102,28 +105,30 @@ def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
     return image.convert("RGB")
 
 
-def to_input(taken: dict[str, Any], *, normalize: bool = True) -> Callable[[Image.Image], Tensor]:
-    """The transform from a picture that was read to the tensor that the model takes; without `normalize`, to its bytes.
+def to_input(model_input: dict[str, Any], *, normalize: bool = True) -> Callable[[Image.Image], Tensor]:
+    """The transform from an image that was read to the input of a model; without `normalize`, to its bytes.
 
     It is the only one: evaluation in training, `eval` and `predict` see the same.
+
+    model_input: what the model expects, as in a weights file: size, mean, std, interpolation, crop_pct.
     """
-    channels = taken["size"][0]
+    channels = model_input["size"][0]
     if channels not in (1, 3):
         raise InputError(f"the model takes {channels} channels: expected 1 or 3, grey or colour")
     transform = create_transform(
-        input_size=tuple(taken["size"]),
-        mean=taken["mean"],
-        std=taken["std"],
-        interpolation=taken["interpolation"],
-        crop_pct=taken["crop_pct"],
+        input_size=tuple(model_input["size"]),
+        mean=model_input["mean"],
+        std=model_input["std"],
+        interpolation=model_input["interpolation"],
+        crop_pct=model_input["crop_pct"],
         is_training=False,
         normalize=normalize,
     )
     return Compose([Grayscale(), transform]) if channels == 1 else transform
 
 
-def to_picture(tensor: Tensor, taken: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What the model saw, (height, width, 3) from 0 to 1: `to_input`'s normalisation undone."""
-    mean, std = (np.array(taken[key])[:, None, None] for key in ("mean", "std"))
+def to_picture(tensor: Tensor, model_input: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What the model saw, (height, width, 3) from 0 to 1: the normalisation of `to_input` undone."""
+    mean, std = (np.array(model_input[key])[:, None, None] for key in ("mean", "std"))
     pixels = (tensor.double().numpy() * std + mean).clip(0, 1)
     return np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""Images by index: of timm's readers, of torchvision, and two of our own for images that come as arrays."""
+"""Images by index: from readers of timm, from torchvision, and from two readers of our own for arrays."""
 
 import gzip
 import struct
@@ -15,9 +15,9 @@ from laplacianformer.data import images
 
 
 class Images(Protocol):
-    """`read` gives an RGB image and its label, or raises; `name` says which file that was.
+    """`read` returns an RGB image and its label, or raises; `name` says which file that is.
 
-    Worker processes get a copy by pickling.
+    Worker processes get a pickled copy.
     """
 
     classes: tuple[str, ...]
@@ -30,7 +30,7 @@ class Images(Protocol):
 
 
 class ReaderImages:
-    """By a reader of timm, around its data set, which replaces an unreadable file without telling."""
+    """From a reader of timm, not from timm's data set around it, which replaces unreadable files silently."""
 
     def __init__(self, reader: Any, classes: Sequence[str]) -> None:
         self.reader, self.classes = reader, tuple(classes)
@@ -47,11 +47,11 @@ class ReaderImages:
 
 
 class ItemImages:
-    """Of a data set whose items are pairs of image and label: torchvision's, or arrays."""
+    """From a data set whose items are pairs of image and label: torchvision's, or arrays."""
 
     def __init__(self, items: Any, classes: Sequence[str], title: str) -> None:
         self.items, self.classes, self.title = items, tuple(classes), title
-        if hasattr(items, "loader"):  # of torchvision's folders; it would not turn pictures or put them on white
+        if hasattr(items, "loader"):  # torchvision's folders have one that doesn't rotate images or put them on white
             items.loader = _read
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class ItemImages:
 
 
 class Spread:
-    """So many of the images, spread evenly over all of them: as many of each class where classes come one by one."""
+    """At most `count` of the images, spread evenly over all: equally many per class where they are sorted by class."""
 
     def __init__(self, images: Images, count: int) -> None:
         self.images, self.count, self.classes = images, min(count, len(images)), images.classes
@@ -77,12 +77,12 @@ class Spread:
         return self.count
 
     def read(self, index: int) -> tuple[Image.Image, int]:
-        return self.images.read(self._place(index))
+        return self.images.read(self._index(index))
 
     def name(self, index: int) -> str:
-        return self.images.name(self._place(index))
+        return self.images.name(self._index(index))
 
-    def _place(self, index: int) -> int:
+    def _index(self, index: int) -> int:
         return index * len(self.images) // self.count
 
 
@@ -91,7 +91,7 @@ def _read(path: str) -> Image.Image:
 
 
 def checked(target: Any, classes: Sequence[str]) -> int:
-    """A label, if it is the number of a class."""
+    """A label, if it is the index of a class."""
     number = int(target)
     if not 0 <= number < len(classes):
         raise InputError(f"its label is {number}, expected 0 to {len(classes) - 1}")
@@ -116,9 +116,9 @@ def digits(*, training: bool) -> Images:
 
 
 def idx(root: Path, num_classes: int | None, *, training: bool) -> Images:
-    """The four files of MNIST and Fashion-MNIST, plain or gzipped, in the folder or below it.
+    """The four files of MNIST and Fashion-MNIST, plain or gzipped, in the folder or its subfolders.
 
-    Classes are numbers: as many as are said, or else up to the largest label.
+    The names of the classes are numbers: `num_classes` of them, or else up to the largest label.
     """
     prefix = "train" if training else "t10k"
     pixels, targets = _idx_file(root, f"{prefix}-images-idx3-ubyte"), _idx_file(root, f"{prefix}-labels-idx1-ubyte")
@@ -138,7 +138,7 @@ def _idx_file(root: Path, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         shape = struct.unpack_from(f">{rank}I", content, 4)
         pixels = np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
     except (struct.error, ValueError, EOFError, gzip.BadGzipFile, zlib.error):
-        raise InputError(f"{found[0]} is not a whole idx file") from None
+        raise InputError(f"{found[0]} is not a complete idx file") from None
     if (zero, kind) != (0, 8):
         raise InputError(f"{found[0]} is not an idx file of bytes")
     return pixels

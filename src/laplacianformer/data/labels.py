@@ -1,4 +1,4 @@
-"""Classes are matched by name: the same folder may have another number in another data set, or in a weights file."""
+"""Classes are matched by name: the same class may have different indices in two data sets, or in a weights file."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import length_hint
@@ -10,7 +10,10 @@ from laplacianformer.data.batch import NO_LABEL, Batch
 
 
 def numbers_among(found: Sequence[str], expected: Sequence[str], what: str, whose: str) -> list[int]:
-    """The number of each found class among the expected ones. `what` has the found, `whose` says who expects."""
+    """The index of each found class among the expected ones, which have to be the same.
+
+    For messages: `what` has the classes that were found; `whose` says who doesn't know others: "training doesn't".
+    """
     unknown, missing = sorted(set(found) - set(expected)), sorted(set(expected) - set(found))
     parts = []
     if unknown:
@@ -24,11 +27,12 @@ def numbers_among(found: Sequence[str], expected: Sequence[str], what: str, whos
 
 
 def few(names: Sequence[str]) -> str:
+    """At most ten names, for messages."""
     return ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} more"
 
 
 class Renumbered:
-    """Batches with the labels changed to `numbers[label]`."""
+    """Batches with each label replaced by `numbers[label]`."""
 
     def __init__(self, batches: Iterable[Batch], numbers: Sequence[int]) -> None:
         self.batches, self.numbers = batches, torch.tensor([*numbers, NO_LABEL])  # NO_LABEL is -1, the last

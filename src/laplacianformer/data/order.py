@@ -1,6 +1,6 @@
-"""Which samples make up each batch: a pure function of the seed and the epoch, so a resumed run only skips ahead.
+"""Which samples make up each batch: a pure function of the seed and the epoch, so that a resumed run only skips ahead.
 
-The global batch is the same for any number of processes; each takes every world-th sample of it.
+The global batch is the same for any number of processes; each of n processes takes every n-th sample of it.
 """
 
 import random
@@ -26,15 +26,17 @@ class Order:
     def __post_init__(self) -> None:
         if self.batch_size % self.world:
             raise InputError(
-                f"optimise.batch_size={self.batch_size} can't be split over {self.world} processes: give a multiple"
+                f"optimise.batch_size={self.batch_size} can't be split over {self.world} processes: "
+                f"give a multiple of {self.world}"
             )
         if self.samples < self.batch_size:
             raise InputError(
-                f"optimise.batch_size={self.batch_size} is more than the {self.samples} training images: give less"
+                f"optimise.batch_size={self.batch_size} is more than the {self.samples} training images: "
+                "give a smaller one"
             )
 
     def __len__(self) -> int:
-        """Batches in an epoch; what is left over is dropped, another part each time."""
+        """Batches in an epoch; the samples left over are dropped, different ones in each epoch."""
         return self.samples // self.batch_size
 
     def keys(self, epoch: int) -> torch.Tensor:
@@ -57,7 +59,7 @@ def mix(*numbers: int) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Python's, numpy's and torch's generators: transforms draw from all three."""
+    """Seed the generators of Python, numpy and torch: transforms draw from all three."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  (timm draws from the global generator)
     torch.manual_seed(seed)

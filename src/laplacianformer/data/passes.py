@@ -1,31 +1,26 @@
 """Training batches of images that come in an order of their own, by passes over a stream."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
 
 import torch
-from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.data.batch import Batch, Sample, collate
 from laplacianformer.data.order import Order, mix, seed_all
 from laplacianformer.data.shards import Stream, part_of_worker
-from laplacianformer.data.stream import ATTEMPTS, training_transform
-from laplacianformer.recipes import Augment, Data
+from laplacianformer.data.stream import ATTEMPTS, Transform
 
 
-class EndlessImages(IterableDataset[Sample]):
-    """Augmented images, pass after pass: a process with fewer images than others shows them more often.
+class _EndlessImages(IterableDataset[Sample]):
+    """Augmented images, pass after pass: a process with fewer images than others repeats them more often.
 
-    What is random about a sample depends on the seed, the pass, on who reads it and on its number.
+    What is random in a sample depends on the seed, the pass, the reading process and worker, and the sample's number.
     """
 
-    def __init__(
-        self, stream: Stream, transform: Callable[[Image.Image], Tensor], size: int, seed: int, rank: int, world: int
-    ) -> None:
+    def __init__(self, stream: Stream, transform: Transform, size: int, seed: int, rank: int, world: int) -> None:
         self.stream, self.transform, self.black = stream, transform, torch.zeros(3, size, size)
         self.seed, self.rank, self.world = seed, rank, world
 
@@ -50,23 +45,29 @@ class EndlessImages(IterableDataset[Sample]):
 
 
 class PassTraining:
-    """Training batches of a data set without positions: a resumed run reads past what it has seen."""
+    """Training batches of a data set without random access: a resumed run reads past what it has seen.
 
-    def __init__(self, stream: Stream, order: Order, data: Data, augment: Augment) -> None:
-        self.stream, self.order, self.data = stream, order, data
-        self.transform = training_transform(data, augment)
+    title: what the data set is called in messages.
+    """
+
+    def __init__(
+        self, stream: Stream, order: Order, transform: Transform, size: int, workers: int, *, title: str
+    ) -> None:
+        self.stream, self.order, self.transform = stream, order, transform
+        self.size, self.workers, self.title = size, workers, title
 
     def __len__(self) -> int:
         return len(self.order)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from index `start` on; those before it are read and dropped."""
         order, seed = self.order, mix(self.order.seed, epoch)
         loader: DataLoader[Any] = DataLoader(
-            EndlessImages(self.stream, self.transform, self.data.size, seed, order.rank, order.world),
+            _EndlessImages(self.stream, self.transform, self.size, seed, order.rank, order.world),
             order.batch_size // order.world,
             drop_last=True,
             collate_fn=collate,
-            num_workers=self.data.workers,
+            num_workers=self.workers,
             generator=torch.Generator().manual_seed(mix(seed, order.rank)),
         )
         number = 0
@@ -74,4 +75,4 @@ class PassTraining:
             if number > start:
                 yield batch
         if number < len(self):
-            raise InputError(f"{self.data.reader} has no images for process {order.rank} of {order.world}")
+            raise InputError(f"{self.title} has no images for process {order.rank} of {order.world}")

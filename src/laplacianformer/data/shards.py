@@ -1,4 +1,4 @@
-"""Images in an order of their own: WebDataset shards, and what else timm streams."""
+"""Images that come in an order of their own: WebDataset shards, and other streams of timm."""
 
 import io
 import os
@@ -17,12 +17,12 @@ from laplacianformer.data import images
 from laplacianformer.data.indexed import checked
 from laplacianformer.data.order import mix
 
-BUFFER, FIRST = 8192, 2048  # samples that are shuffled among each other, and those read before the first is given
-PICTURES = ("jpg", "jpeg", "png", "webp")
+_BUFFER, _FIRST = 8192, 2048  # samples in the shuffle buffer, and samples read before the first one is yielded
+_ENDINGS = ("jpg", "jpeg", "png", "webp")
 
 
 class Part(NamedTuple):
-    """Who reads: one of the workers of one of the processes."""
+    """The reader of a part of a stream: one of the workers of one of the processes."""
 
     rank: int = 0
     world: int = 1
@@ -31,31 +31,31 @@ class Part(NamedTuple):
 
 
 def part_of_worker(rank: int, world: int) -> Part:
-    """Where this is called: in a worker of a DataLoader, or in the process itself."""
+    """The reader that calls this: a worker of a DataLoader, or the process itself."""
     worker = get_worker_info()
     return Part(rank, world, worker.id, worker.num_workers) if worker else Part(rank, world)
 
 
-class Broken(NamedTuple):
-    """Stands where a stream breaks off."""
+class _Broken(NamedTuple):
+    """Takes the place of the rest of a stream that breaks off."""
 
     name: str
     reason: str
 
 
 class Stream(ABC):
-    """Samples one after the other. `read` gives the RGB image of one and its label, or raises; `name` says which it is.
+    """Samples one after the other. `read` returns the RGB image of one and its label, or raises; `name` identifies it.
 
-    Worker processes get a copy by pickling.
+    Worker processes get a pickled copy.
     """
 
     classes: tuple[str, ...]
     samples: int | None  # of all processes together, where it is known
-    workers_help: bool  # in evaluation, when each goes through the whole stream and decodes its part
+    workers_help: bool  # in evaluation, where each goes through the whole stream and decodes its part
 
     @abstractmethod
     def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
-        """A pass over the samples of this part, which are the same in each pass. All parts have the same seed."""
+        """One pass over the samples of this part, the same samples in each pass. All parts are given the same seed."""
 
     @abstractmethod
     def stored(self) -> Iterator[Any]:
@@ -69,7 +69,7 @@ class Stream(ABC):
 
 
 class Shards(Stream):
-    """tar files with pictures (KEY.jpg) and their labels (KEY.cls), dealt out to processes, and by these to workers."""
+    """tar files of images (KEY.jpg) and labels (KEY.cls), distributed over processes, and by these over workers."""
 
     workers_help = True
 
@@ -84,7 +84,7 @@ class Shards(Stream):
 
         urls = random.Random(seed).sample(self.urls, len(self.urls))[part.rank :: part.world]
         chance = random.Random(mix(seed, one_pass, part.rank, part.worker))
-        shuffle = webdataset.shuffle(BUFFER, initial=FIRST, rng=chance)
+        shuffle = webdataset.shuffle(_BUFFER, initial=_FIRST, rng=chance)
         return iter(shuffle(self._samples(urls[part.worker :: part.workers])))
 
     def stored(self) -> Iterator[Any]:
@@ -94,16 +94,16 @@ class Shards(Stream):
         return chain.from_iterable(_shard(url) for url in urls)
 
     def read(self, sample: Any) -> tuple[Image.Image, int]:
-        if isinstance(sample, Broken):
+        if isinstance(sample, _Broken):
             raise InputError(sample.reason)
-        ending = next((ending for ending in PICTURES if ending in sample), None)
+        ending = next((ending for ending in _ENDINGS if ending in sample), None)
         if ending is None or "cls" not in sample:
             found = ", ".join(key for key in sample if not key.startswith("__"))
-            raise InputError(f"expected a picture ({', '.join(PICTURES)}) and a label (cls), found {found}")
+            raise InputError(f"expected an image ({', '.join(_ENDINGS)}) and a label (cls), found {found}")
         return images.read(io.BytesIO(sample[ending])), checked(sample["cls"], self.classes)
 
     def name(self, sample: Any) -> str:
-        return sample.name if isinstance(sample, Broken) else f"{sample['__url__']}/{sample['__key__']}"
+        return sample.name if isinstance(sample, _Broken) else f"{sample['__url__']}/{sample['__key__']}"
 
 
 def _shard(url: str) -> Iterator[Any]:
@@ -112,16 +112,16 @@ def _shard(url: str) -> Iterator[Any]:
     try:
         yield from webdataset.tarfile_to_samples()([{"url": url}])
     except Exception as error:  # whatever a broken or missing tar makes the library raise
-        yield Broken(url, f"the shard breaks off: {error}")
+        yield _Broken(url, f"the shard breaks off: {error}")
 
 
 class TimmStream(Stream):
-    """A data set that timm streams (tfds/, hfids/) and deals out to processes and workers by itself."""
+    """A data set that timm streams (tfds/, hfids/) and distributes over processes and workers by itself."""
 
     workers_help = False
 
     def __init__(self, create: Callable[..., Any], classes: Sequence[str], samples: int | None, title: str) -> None:
-        """`create(is_training=, seed=)` gives the data set."""
+        """`create(is_training=, seed=)` returns the data set of timm."""
         self.create, self.classes, self.samples, self.title = create, tuple(classes), samples, title
 
     def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
@@ -135,15 +135,15 @@ class TimmStream(Stream):
         dataset.reader.dist_rank, dataset.reader.dist_num_replicas = part.rank, part.world
         try:
             yield from enumerate(dataset)
-        except Exception as error:  # whatever a picture that can't be decoded makes the library raise
-            yield Broken(self.title, f"the stream breaks off: {error}")
+        except Exception as error:  # whatever an image that can't be decoded makes the library raise
+            yield _Broken(self.title, f"the stream breaks off: {error}")
 
     def read(self, sample: Any) -> tuple[Image.Image, int]:
-        if isinstance(sample, Broken):
+        if isinstance(sample, _Broken):
             raise InputError(sample.reason)
         _, (image, target) = sample
         image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
         return images.read(image), checked(target, self.classes)
 
     def name(self, sample: Any) -> str:
-        return sample.name if isinstance(sample, Broken) else f"{self.title}[{sample[0]}]"
+        return sample.name if isinstance(sample, _Broken) else f"{self.title}[{sample[0]}]"

@@ -1,4 +1,4 @@
-"""Open a data set: what `[READER:]DIR` and a split mean, for training and for evaluation alike."""
+"""Open a data set: what `[READER:]DIR` and a split mean, in training and in evaluation."""
 
 import os
 import tarfile
@@ -15,31 +15,32 @@ from laplacianformer.data import indexed
 from laplacianformer.data.indexed import Images, ItemImages, ReaderImages, Spread
 from laplacianformer.data.shards import Shards, Stream, TimmStream
 
-TRAINING = ("train", "training")
-HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
-STREAMS = ("wds/", "tfds/", "hfids/")
-TIMM = ("torch/", "hfds/", *STREAMS)
+_TRAINING = ("train", "training")
+_HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
+_STREAMS = ("wds/", "tfds/", "hfids/")
+_TIMM = ("torch/", "hfds/", *_STREAMS)
 Once = Callable[[Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the images of one split are, before they are opened."""
+    """The images of one split, before they are opened."""
 
     reader: str  # folder (also a tar), digits, idx, or timm's torch/, hfds/, wds/, hfids/, tfds/ names
     root: str | None
     split: str
-    num_classes: int | None = None  # where the reader has only numbers
-    samples: int | None = None  # of a stream, where the reader doesn't know; of others at most
-    inside: tuple[str, ...] = ()  # classes whose folders may be in root itself (or in a tar), not in that of a split
+    num_classes: int | None = None  # where the reader has no names for them
+    samples: int | None = None  # of a stream, if the reader doesn't know how many it has; otherwise, the most to take
+    inside: tuple[str, ...] = ()  # classes whose folders may be in root (or a tar) itself, not in a folder of the split
 
     @property
     def training(self) -> bool:
-        return self.split in TRAINING
+        """Whether it is the split for training."""
+        return self.split in _TRAINING
 
 
 def parse(text: str) -> tuple[str | None, str | None]:
-    """Reader and root of `[READER:]DIR`, each None where it isn't said."""
+    """Reader and root of `[READER:]DIR`, each None where it isn't given."""
     reader, colon, root = text.partition(":")
     if Path(text).exists() or (not colon and text != "digits"):
         return None, text
@@ -47,13 +48,14 @@ def parse(text: str) -> tuple[str | None, str | None]:
 
 
 def in_this_process(make: Callable[[], Any]) -> Any:
+    """The `once` of a single process."""
     return make()
 
 
 def open_images(source: Source, once: Once = in_this_process) -> Images | Stream:
     """The images of a split.
 
-    `once` calls a function in one process and gives the result to all, so that a folder is listed once.
+    once: calls a function in one process and returns its result in all, so that a folder is listed once.
     """
     images = _open(source, once)
     return images if source.samples is None or isinstance(images, Stream) else Spread(images, source.samples)
@@ -63,13 +65,13 @@ def _open(source: Source, once: Once) -> Images | Stream:
     reader, root = source.reader, source.root
     if reader == "digits":
         return indexed.digits(training=source.training)
-    if reader not in ("folder", "idx") and not reader.startswith(TIMM):
-        raise InputError(f"unknown reader {reader!r}: expected folder, digits, idx, {'NAME, '.join(TIMM)}NAME")
+    if reader not in ("folder", "idx") and not reader.startswith(_TIMM):
+        raise InputError(f"unknown reader {reader!r}: expected folder, digits, idx, {'NAME, '.join(_TIMM)}NAME")
     if root is None and not reader.startswith(("hfds/", "hfids/", "tfds/")):
         raise InputError(f"the reader {reader!r} needs a folder: give --data DIR")
     if reader == "folder":
         return once(partial(_folder, source))
-    if reader.startswith(STREAMS):
+    if reader.startswith(_STREAMS):
         return _stream(source)
     if root is not None and not Path(root).exists():
         raise InputError(f"there is no {root}: give --data a folder that exists")
@@ -86,47 +88,47 @@ def _open(source: Source, once: Once) -> Images | Stream:
 
 def _folder(source: Source) -> Images:
     """root/train/CLASS/image, or the tar files root/train.tar and root/val.tar."""
-    place = _place(Path(str(source.root)), source)
+    path = _split_path(Path(str(source.root)), source)
     try:
-        reader = timm.data.create_dataset("", str(place), search_split=False).reader
+        reader = timm.data.create_dataset("", str(path), search_split=False).reader
     except (RuntimeError, ValueError, AssertionError, tarfile.TarError) as error:
-        raise InputError(f"can't read {place}: {' '.join(str(error).split())}") from None
+        raise InputError(f"can't read {path}: {' '.join(str(error).split())}") from None
     images = ReaderImages(reader, _named(reader))
     if "" in images.classes:
         targets = reader.targets if hasattr(reader, "targets") else [target for _, target in reader.samples]
         stray = images.name(list(targets).index(images.classes.index("")))
-        raise InputError(f"{stray} lies outside the class folders: expected {place}/CLASS/image")
-    if place.is_dir():
-        _check_folders(reader, place)
+        raise InputError(f"{stray} lies outside the class folders: expected {path}/CLASS/image")
+    if path.is_dir():
+        _check_folders(reader, path)
     return images
 
 
-def _place(root: Path, source: Source) -> Path:
-    """The folder or tar of the split; where classes may be inside and there is no folder of any split, the root."""
+def _split_path(root: Path, source: Source) -> Path:
+    """The folder or tar of the split; the root itself if classes may be inside it and no split has a folder."""
     if not root.exists():
         raise InputError(f"there is no {root}: give --data a folder that exists")
     names = [source.split]
-    if source.split in TRAINING:
-        names += TRAINING
-    elif source.split in HELD_OUT:
-        names += [*HELD_OUT, "test"]
+    if source.split in _TRAINING:
+        names += _TRAINING
+    elif source.split in _HELD_OUT:
+        names += [*_HELD_OUT, "test"]
 
     def found(names: Iterable[str]) -> list[Path]:
-        places = (root / f"{name}{end}" for end in ("", ".tar") for name in names if name not in source.inside)
-        return [place for place in places if place.exists()]
+        paths = (root / f"{name}{end}" for end in ("", ".tar") for name in names if name not in source.inside)
+        return [path for path in paths if path.exists()]
 
     if fitting := found(names):
         return fitting[0]
-    others = found([*TRAINING, *HELD_OUT, "test"])
+    others = found([*_TRAINING, *_HELD_OUT, "test"])
     if source.inside and not others:
         return root
-    there = f", but {others[0].name}" if others else ""
+    instead = f", but {others[0].name}" if others else ""
     wanted = " or ".join(dict.fromkeys(names))
-    raise InputError(f"{root} has no {wanted} folder (or .tar){there}: expected {names[0]}/CLASS/image")
+    raise InputError(f"{root} has no {wanted} folder (or .tar){instead}: expected {names[0]}/CLASS/image")
 
 
 def _check_folders(reader: Any, root: Path) -> None:
-    """Every folder has images. Reads none of them a second time."""
+    """Raise if a folder has no images, from the list that was read already."""
     prefix = len(str(root)) + 1
     used = {path[prefix:].split(os.sep, 1)[0] for path, _ in reader.samples}
     unused = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name not in used)
@@ -158,7 +160,7 @@ def _create(source: Source, **options: Any) -> Any:
 
 
 def _named(reader: Any) -> tuple[str, ...]:
-    """The classes of a reader in the order of their numbers, where it knows their names (a tar by another name)."""
+    """The classes of a reader in the order of their indices, if it has names (under another attribute for a tar)."""
     names = getattr(reader, "class_to_idx", None) or getattr(reader, "class_name_to_idx", None) or {}
     return tuple(sorted(names, key=names.__getitem__))
 

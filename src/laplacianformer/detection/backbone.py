@@ -18,8 +18,9 @@ class FeatureMaps(nn.Module):
     """The last feature map of each stride from `least` to `most` pixels that a timm model has, as (B, C, H, W).
 
     Args:
-        frozen_stages: this many feature maps, and all before them, stay as they are: no gradients, no statistics.
-        frozen_statistics: running statistics of whitening and batch norm are used in training too, and not changed.
+        frozen_stages: number of feature maps, from the first, that don't train, with everything that they depend on: no
+            gradients, no statistics.
+        frozen_statistics: whitening and batch norm use their running statistics in training too, and don't update them.
     """
 
     def __init__(
@@ -38,11 +39,11 @@ class FeatureMaps(nn.Module):
         self.strides = [info.reduction()[index] for index in self.wanted]
         self.channels = [info.channels()[index] for index in self.wanted]
         self.channels_last = getattr(self.body, "output_fmt", Format.NCHW) == Format.NHWC
-        self.still: list[nn.Module] = []  # modules that stay in evaluation mode
+        self.frozen: list[nn.Module] = []  # modules that stay in evaluation mode
         if frozen_stages:
             self._freeze(name, frozen_stages)
         if frozen_statistics:
-            self.still += [module for module in self.body.modules() if isinstance(module, Whitening | _BatchNorm)]
+            self.frozen += [module for module in self.body.modules() if isinstance(module, Whitening | _BatchNorm)]
         self.train(self.training)
 
     def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
@@ -54,8 +55,8 @@ class FeatureMaps(nn.Module):
 
     def train(self, mode: bool = True) -> "FeatureMaps":
         super().train(mode)
-        for module in self.still:
-            module.training = False  # not eval(), which would go down into what trains
+        for module in self.frozen:
+            module.training = False  # not eval(), which would also change submodules that train
         return self
 
     @property
@@ -73,11 +74,11 @@ class FeatureMaps(nn.Module):
         for module in frozen:
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad_(False)
-        self.still += frozen
+        self.frozen += frozen
 
 
 def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> tuple[Any, list[int]]:
-    """The model, and which of its feature maps are wanted. What comes after the last of these is left out."""
+    """The model, without what comes after the last wanted feature map, and the indices of the wanted ones."""
     body: Any = timm.create_model(name, features_only=True, **arguments)
     found = body.feature_info.reduction()
     wanted = [
@@ -92,14 +93,14 @@ def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> t
 
 
 def flat(name: str) -> str:
-    """timm flattens stages.0 to stages_0 in some of its wrappers."""
+    """The name as some wrappers of timm have it: stages_0 for stages.0."""
     return name.replace(".", "_")
 
 
 def _until(model: nn.Module, last: str) -> list[nn.Module]:
     """The modules up to the end of the one named `last`: they are registered in the order of the forward pass."""
     named = list(model.named_modules())
-    inside = [place for place, (name, _) in enumerate(named) if f"{flat(name)}_".startswith(f"{last}_")]
+    inside = [index for index, (name, _) in enumerate(named) if f"{flat(name)}_".startswith(f"{last}_")]
     return [module for _, module in named[: inside[-1] + 1]]
 
 

@@ -1,4 +1,4 @@
-"""Batches for detection: augmented pictures with their boxes and masks, grouped by shape."""
+"""Batches for detection: augmented images with their boxes and masks, grouped by shape."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from torchvision.transforms import v2
 from laplacianformer._util.errors import InputError
 from laplacianformer.data.batch import worker_options
 from laplacianformer.data.order import Order, mix, seed_all
-from laplacianformer.data.stream import ATTEMPTS, Places
+from laplacianformer.data.stream import ATTEMPTS, EpochSampler
 from laplacianformer.detection.coco import CocoImages, Target, open_coco
-from laplacianformer.recipes import DetectionAugment, DetectionData, DetectionRecipe
+from laplacianformer.detection.recipe import DetectionAugment, DetectionData, DetectionRecipe
 
-SIDE = 32  # pixels of the black picture that stands for one where none could be read; its batch says so
+_SIDE = 32  # pixels of the black image that replaces one if no other could be read; its batch says so
 
 
 class DetectionBatch(NamedTuple):
-    """Pictures (3, H, W) of bytes, their targets, and one line for each picture that could not be read."""
+    """Images (3, H, W) of bytes, their targets, and one line for each image that could not be read."""
 
     images: list[Tensor]
     targets: list[Target]
@@ -29,7 +29,7 @@ class DetectionBatch(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """A picture of the evaluation by its number, or the reason why there is none."""
+    """A held-out image with its index, or the reason why it can't be read."""
 
     number: int
     image: Tensor | None
@@ -38,13 +38,13 @@ class HeldOut(NamedTuple):
 
 @dataclass
 class DetectionLoaders:
-    """Training batches, held-out pictures one by one, the names of the classes, and what is true of the held out."""
+    """Training batches, held-out images one by one, the names of the classes, and the held-out annotations."""
 
-    train: "DetectionTraining"
+    train: "_DetectionTraining"
     val: Iterable[HeldOut]
     classes: tuple[str, ...]
     held_out: CocoImages
-    images: dict[str, int | None]  # how many, by part
+    images: dict[str, int | None]  # number of images per split
 
 
 def open_detection(recipe: DetectionRecipe, rank: int = 0, world: int = 1) -> DetectionLoaders:
@@ -58,20 +58,20 @@ def open_detection(recipe: DetectionRecipe, rank: int = 0, world: int = 1) -> De
         )
     size, seed = recipe.optimise.batch_size, recipe.run.seed
     order = GroupedOrder(len(train), size, seed, rank=rank, world=world, groups=train.upright())
-    training = DetectionTraining(train, order, data, recipe.augment)
-    pictures = held_out_pictures(held_out, data.workers, rank, world)
+    training = _DetectionTraining(train, order, data, recipe.augment)
+    evaluation = held_out_pictures(held_out, data.workers, rank, world)
     images: dict[str, int | None] = {"training": len(train), "held-out": len(held_out)}
-    return DetectionLoaders(training, pictures, train.classes, held_out, images)
+    return DetectionLoaders(training, evaluation, train.classes, held_out, images)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedOrder(Order):
-    """An order in which the pictures of a batch have the same group, so that little is padded.
+    """An order in which the images of a batch belong to the same group, so that there is little padding.
 
-    All batches but at most one: what is left over of one group is filled up from the other.
+    At most one batch is an exception: what is left over of one group is filled up from the other.
     """
 
-    groups: Tensor  # (samples,)
+    groups: Tensor  # (samples,) of booleans
 
     def keys(self, epoch: int) -> Tensor:
         """(batches, batch_size / world): the keys of this process."""
@@ -82,7 +82,7 @@ class GroupedOrder(Order):
 
 
 def training_transform(augment: DetectionAugment, data: DetectionData) -> v2.Transform:
-    """Of a picture and its target together; objects of which nothing is left are taken out."""
+    """Augments an image together with its target; objects of which nothing is left are removed."""
     border = [255 * value for value in data.mean]
     steps: list[v2.Transform] = []
     if augment.colour:
@@ -97,29 +97,29 @@ def training_transform(augment: DetectionAugment, data: DetectionData) -> v2.Tra
 
 
 class TrainingScenes(Dataset[tuple[Tensor, Target, tuple[str, ...]]]):
-    """Augmented pictures with targets by (epoch, key). What is random about a sample depends on these alone."""
+    """Augmented images with targets by (epoch, key). What is random in a sample depends on these two alone."""
 
     def __init__(self, images: CocoImages, data: DetectionData, augment: DetectionAugment, seed: int) -> None:
         self.images, self.seed, self.transform = images, seed, training_transform(augment, data)
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, Target, tuple[str, ...]]:
-        epoch, key = place
+    def __getitem__(self, epoch_and_key: tuple[int, int]) -> tuple[Tensor, Target, tuple[str, ...]]:
+        epoch, key = epoch_and_key
         corrupt: list[str] = []
         for attempt in range(ATTEMPTS):
             index = (key + attempt) % len(self.images)
             try:
-                picture, target = self.images.read(index)
+                image, target = self.images.read(index)
             except Exception as error:  # whatever a broken file makes a decoder raise
                 corrupt.append(f"{self.images.name(index)}: {error}")
                 continue
             seed_all(mix(self.seed, epoch, key, 3))
-            return *self.augmented(v2.functional.pil_to_tensor(picture), target), tuple(corrupt)
+            return *self._augmented(v2.functional.pil_to_tensor(image), target), tuple(corrupt)
         empty: Target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)}
         if self.images.masks:
-            empty["masks"] = torch.zeros(0, SIDE, SIDE, dtype=torch.uint8)
-        return torch.zeros(3, SIDE, SIDE, dtype=torch.uint8), empty, tuple(corrupt)
+            empty["masks"] = torch.zeros(0, _SIDE, _SIDE, dtype=torch.uint8)
+        return torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8), empty, tuple(corrupt)
 
-    def augmented(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    def _augmented(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         size: Any = image.shape[1:]
         wrapped: dict[str, Any] = {**target}
         wrapped["boxes"] = tv_tensors.BoundingBoxes(target["boxes"], format="XYXY", canvas_size=size)
@@ -130,24 +130,24 @@ class TrainingScenes(Dataset[tuple[Tensor, Target, tuple[str, ...]]]):
         return changed.as_subclass(Tensor), plain
 
 
-class DetectionTraining:
+class _DetectionTraining:
     """Training batches from worker processes."""
 
     def __init__(self, images: CocoImages, order: Order, data: DetectionData, augment: DetectionAugment) -> None:
-        self.places = Places(order)
+        self.sampler = EpochSampler(order)
         self.loader: DataLoader[Any] = DataLoader(
             TrainingScenes(images, data, augment, order.seed),
-            batch_sampler=self.places,
+            batch_sampler=self.sampler,
             collate_fn=_collate,
             **worker_options(data.workers),
         )
 
     def __len__(self) -> int:
-        return len(self.places.order)
+        return len(self.sampler.order)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[DetectionBatch]:
-        """The batches of an epoch from number `start`; those before it are not read."""
-        self.places.epoch, self.places.start = epoch, start
+        """The batches of an epoch from index `start` on; those before it are not read."""
+        self.sampler.epoch, self.sampler.start = epoch, start
         yield from self.loader
 
 
@@ -156,8 +156,8 @@ def _collate(samples: list[tuple[Tensor, Target, tuple[str, ...]]]) -> Detection
     return DetectionBatch(list(images), list(targets), tuple(line for part in lines for line in part))
 
 
-class HeldOutPictures(Dataset[HeldOut]):
-    """Pictures of this process in order."""
+class _HeldOutImages(Dataset[HeldOut]):
+    """The images of this process in order."""
 
     def __init__(self, images: CocoImages, rank: int, world: int) -> None:
         self.images, self.index = images, range(rank, len(images), world)
@@ -165,15 +165,15 @@ class HeldOutPictures(Dataset[HeldOut]):
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, place: int) -> HeldOut:
-        index = self.index[place]
+    def __getitem__(self, position: int) -> HeldOut:
+        index = self.index[position]
         try:
-            picture, _ = self.images.read(index)
+            image, _ = self.images.read(index)
         except Exception as error:  # whatever a broken file makes a decoder raise
             return HeldOut(index, None, f"{self.images.name(index)}: {error}")
-        return HeldOut(index, v2.functional.pil_to_tensor(picture))
+        return HeldOut(index, v2.functional.pil_to_tensor(image))
 
 
 def held_out_pictures(images: CocoImages, workers: int, rank: int = 0, world: int = 1) -> "DataLoader[Any]":
-    """One by one: in a batch a picture would be padded to its neighbours' size, which the attention sees."""
-    return DataLoader(HeldOutPictures(images, rank, world), batch_size=None, num_workers=workers)
+    """One by one: in a batch an image would be padded to the size of the others, and the attention sees padding."""
+    return DataLoader(_HeldOutImages(images, rank, world), batch_size=None, num_workers=workers)

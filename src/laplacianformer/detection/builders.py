@@ -1,8 +1,8 @@
-"""RetinaNet and Mask R-CNN of torchvision on a backbone of timm.
+"""torchvision's RetinaNet and Mask R-CNN on a backbone of timm.
 
 Both take a list of images (3, H, W) from 0 to 1 and, in training, a list of targets: boxes (N, 4) as x0, y0, x1, y1 in
 pixels, labels (N,) from 1 to num_classes and, for Mask R-CNN, masks (N, H, W). In training they return a dictionary of
-losses, in evaluation for each image boxes, labels, scores and masks. They resize and normalise by themselves.
+losses, in evaluation boxes, labels, scores and masks of each image. They resize and normalise images themselves.
 """
 
 import difflib
@@ -25,15 +25,15 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP
 from laplacianformer.detection.backbone import FeatureMaps, FeaturePyramid
 from laplacianformer.detection.start import load_start
 
-RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
-OCTAVES = (1.0, 2 ** (1 / 3), 2 ** (2 / 3))  # sizes of RetinaNet's anchors within a level
+_RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
+_OCTAVES = (1.0, 2 ** (1 / 3), 2 ** (2 / 3))  # sizes of RetinaNet's anchors within a level
 
 Arguments = ParamSpec("Arguments")
 Model = TypeVar("Model", MaskRCNN, RetinaNet)
 
 
-def builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
-    """Keeps what a model was built with in `model.detector` and `model.arguments`, for weights files."""
+def _builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
+    """Keep what a model is built with in `model.detector` and `model.arguments`, for weights files."""
 
     @wraps(build)
     def built(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Model:
@@ -51,7 +51,7 @@ def builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
     return built
 
 
-@builder
+@_builder  # More than 50 lines because of its arguments and what they mean.
 def mask_rcnn(
     backbone: str = "laplacianformer_tiny",
     num_classes: int = 80,
@@ -72,32 +72,27 @@ def mask_rcnn(
     std: Sequence[float] = (0.229, 0.224, 0.225),
     **options: Any,
 ) -> MaskRCNN:
-    """Mask R-CNN with a feature pyramid over strides 4 to 32, as far as the backbone has them, and a pooled level.
+    """Mask R-CNN with a feature pyramid over those of the strides 4 to 32 that the backbone has, and a pooled level.
 
     Args:
         backbone: a name of timm.create_model.
-        num_classes: kinds of objects, the background not among them.
-        weights: a weights file to start from: of a classifier, for the backbone, or of this detector, for all of it.
-        backbone_args: of timm.create_model, as {"drop_path_rate": 0.1} for stochastic depth.
-        frozen_stages: stages of the backbone that don't train, from the first.
+        num_classes: number of classes, without the background.
+        weights: a weights file to start from: a classifier, for the backbone, or this kind of detector, for everything.
+        backbone_args: of timm.create_model, for example {"drop_path_rate": 0.1} for stochastic depth.
+        frozen_stages: number of stages of the backbone, from the first, that don't train.
         frozen_statistics: whitening and batch norm of the backbone keep the statistics that they have.
         channels: of the pyramid.
-        norm: group norms in the pyramid and the mask head; helps where the backbone is not pretrained.
+        norm: group norms in the pyramid and the mask head; helps if the backbone is not pretrained.
         anchor_scale: side of a square anchor over the stride of its level.
         head_width: of the two linear layers of the box head.
         mask_layers: channels of the convolutions of the mask head.
-        crop_samples: points, squared, that a cell of a crop of the pyramid averages; 1 costs less.
-        short_side, long_side: pixels that images are resized to; a sequence: each training image draws one.
+        crop_samples: points per axis that a cell of a crop from the pyramid averages; 1 costs less.
+        short_side, long_side: pixels that images are resized to; of a sequence, each training image draws one.
         mean, std: of the pixels, for normalisation.
-        options: of torchvision's MaskRCNN, as rpn_pre_nms_top_n_train=500.
+        options: of torchvision's MaskRCNN, for example rpn_pre_nms_top_n_train=500.
     """
     maps = FeatureMaps(
-        backbone,
-        backbone_args or {},
-        4,
-        32,
-        frozen_stages=frozen_stages,
-        frozen_statistics=frozen_statistics,
+        backbone, backbone_args or {}, 4, 32, frozen_stages=frozen_stages, frozen_statistics=frozen_statistics
     )
     layer = _group_norm if norm else None
     pyramid = FeaturePyramid(maps, channels, LastLevelMaxPool(), layer)
@@ -117,7 +112,7 @@ def mask_rcnn(
     )
 
 
-@builder
+@_builder
 def retinanet(
     backbone: str = "laplacianformer_tiny",
     num_classes: int = 80,
@@ -136,13 +131,13 @@ def retinanet(
     std: Sequence[float] = (0.229, 0.224, 0.225),
     **options: Any,
 ) -> RetinaNet:
-    """RetinaNet with a feature pyramid over strides 8 to 32, as far as the backbone has them, and P6 and P7.
+    """RetinaNet with a feature pyramid over those of the strides 8 to 32 that the backbone has, and P6 and P7.
 
     Args:
-        finest_stride: 4 takes the finest map of the pyramid too, at four times the cost of the heads.
-        norm: group norms in the pyramid and the heads; helps where the backbone is not pretrained.
-        anchor_scale: side of the smallest square anchor over the stride of its level; a level has three sizes.
-        options: of torchvision's RetinaNet, as detections_per_img=100.
+        finest_stride: 4 adds the finest map of the pyramid, at four times the cost of the heads.
+        norm: group norms in the pyramid and the heads; helps if the backbone is not pretrained.
+        anchor_scale: side of the smallest square anchor over the stride of its level; each level has three sizes.
+        options: of torchvision's RetinaNet, for example detections_per_img=100.
 
     The other arguments are those of `mask_rcnn`.
     """
@@ -157,8 +152,8 @@ def retinanet(
     layer = _group_norm if norm else None
     pyramid = FeaturePyramid(maps, channels, LastLevelP6P7(maps.channels[-1], channels), layer)
     last = maps.strides[-1]
-    anchors = _anchors([*maps.strides, 2 * last, 4 * last], anchor_scale, OCTAVES)
-    head = RetinaNetHead(channels, len(RATIOS) * len(OCTAVES), num_classes + 1, norm_layer=layer)
+    anchors = _anchors([*maps.strides, 2 * last, 4 * last], anchor_scale, _OCTAVES)
+    head = RetinaNetHead(channels, len(_RATIOS) * len(_OCTAVES), num_classes + 1, norm_layer=layer)
     return RetinaNet(
         pyramid,
         num_classes + 1,
@@ -169,11 +164,14 @@ def retinanet(
     )
 
 
+BUILDERS: dict[str, Callable[..., Any]] = {"mask_rcnn": mask_rcnn, "retinanet": retinanet}
+
+
 def parameter_groups(
     model: MaskRCNN | RetinaNet, weight_decay: float = 0.05, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Parameters for an optimiser: no weight decay on norms and biases, and in the backbone a learning rate that is
-    `layer_decay` times smaller a layer further from its end (`lr_scale`, which timm's schedules multiply with)."""
+    """Groups of parameters for an optimiser: no weight decay on norms and biases, and in the backbone a learning rate
+    that shrinks by the factor `layer_decay` per layer towards the input (`lr_scale`, which timm's schedules apply)."""
     if layer_decay == 1:
         return param_groups_weight_decay(model, weight_decay)
     backbone = model.backbone.maps.model
@@ -191,7 +189,7 @@ def parameter_groups(
 
 
 def _known(kind: type[nn.Module], options: dict[str, Any]) -> dict[str, Any]:
-    """Options that torchvision's class has; it takes others without a word."""
+    """The options, if torchvision's class has them all; it accepts others silently."""
     known = [name for name, one in inspect.signature(kind).parameters.items() if one.kind is not one.VAR_KEYWORD]
     for name in options:
         if name not in known:
@@ -203,16 +201,16 @@ def _known(kind: type[nn.Module], options: dict[str, Any]) -> dict[str, Any]:
 
 def _anchors(strides: Sequence[int], scale: float, octaves: Sequence[float]) -> AnchorGenerator:
     sizes = tuple(tuple(scale * stride * octave for octave in octaves) for stride in strides)
-    return AnchorGenerator(sizes, (RATIOS,) * len(strides))
+    return AnchorGenerator(sizes, (_RATIOS,) * len(strides))
 
 
 def _crops(levels: list[str], size: int, samples: int, anchor_scale: float) -> MultiScaleRoIAlign:
-    """Boxes are cropped from the level of anchors of about their size; 224 pixels are stride 16's for a scale of 8."""
+    """Crops boxes from the level with anchors of about their size: 224 pixels from stride 16, for a scale of 8."""
     return MultiScaleRoIAlign(levels, size, sampling_ratio=samples, canonical_scale=round(28 * anchor_scale))
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    """Groups of 8 channels, as 32 groups of 256."""
+    """Groups of 8 channels: 32 groups for 256."""
     return nn.GroupNorm(max(1, channels // 8), channels)
 
 

@@ -1,31 +1,31 @@
-"""A COCO tree that can be trusted: checked entry by entry, with the file and the entry named where one is wrong."""
+"""The contents of a COCO file, checked entry by entry: errors name the file and the entry."""
 
 from typing import Any
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection.masks import decode, extent
 
-Tree = dict[str, Any]
-FAR = 1e9  # pixels; no box or mask reaches so far
-BEYOND = 10  # sides of the image that a polygon may leave it by; drawing one takes time by its length
+_Tree = dict[str, Any]
+_FAR = 1e9  # pixels; no box or mask is so large
+_BEYOND = 10  # times the side of the image that a polygon may leave it by; the time to draw one grows with its length
 
 
-def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str]]:
-    """Images, annotations and categories, boxes within their images; and a line for each object that is left out.
+def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[_Tree, list[str]]:
+    """Images, annotations and categories, with boxes clipped to their images; and one line per object left out.
 
-    Annotations are numbered anew from 1: to COCO's evaluation an object with the number 0 is never found.
+    Annotations get new ids from 1 on: to COCO's evaluation, an object with the id 0 is never found.
     """
     for key in ("images", "annotations", "categories"):
         if not isinstance(tree, dict) or not isinstance(tree.get(key), list):
             raise InputError(f"{source} is not a COCO file: expected lists of images, annotations and categories")
     images = _checked_images(tree["images"], source)
     categories = _checked_categories(tree["categories"], source)
-    annotations: list[Tree] = []
+    annotations: list[_Tree] = []
     left_out: list[str] = []
-    for place, entry in enumerate(tree["annotations"]):
+    for number, entry in enumerate(tree["annotations"]):
         if not isinstance(entry, dict):
-            raise InputError(f"{source}: annotation {place} is not an entry: {entry!r}")
-        what = f"{source}: annotation {entry.get('id', f'number {place}')}"
+            raise InputError(f"{source}: annotation {number} is not an entry: {entry!r}")
+        what = f"{source}: annotation {entry.get('id', f'number {number}')}"
         image, category = entry.get("image_id"), entry.get("category_id")
         if not isinstance(image, int | float) or image not in images:
             raise InputError(f"{what} is of image {image!r}, which is not in the file")
@@ -41,14 +41,14 @@ def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[Tree, list[str
     return kept, left_out
 
 
-def _checked_images(entries: list[Any], source: str) -> dict[int, Tree]:
-    images: dict[int, Tree] = {}
+def _checked_images(entries: list[Any], source: str) -> dict[int, _Tree]:
+    images: dict[int, _Tree] = {}
     names: dict[str, int] = {}
-    for place, entry in enumerate(entries):
+    for number, entry in enumerate(entries):
         fields = entry if isinstance(entry, dict) else {}
         name, sides = fields.get("file_name"), [fields.get("width"), fields.get("height")]
         if not isinstance(fields.get("id"), int) or not isinstance(name, str):
-            raise InputError(f"{source}: image {place} needs an id (a whole number) and a file_name, got {entry!r}")
+            raise InputError(f"{source}: image {number} needs an id (a whole number) and a file_name, got {entry!r}")
         if not 0 <= fields["id"] < 2**63:
             raise InputError(f"{source}: {name} has the id {fields['id']}: expected 0 or more, below 2^63")
         if not all(isinstance(side, int) and side > 0 for side in sides):
@@ -67,8 +67,8 @@ def _checked_images(entries: list[Any], source: str) -> dict[int, Tree]:
     return images
 
 
-def _checked_categories(entries: list[Any], source: str) -> dict[int, Tree]:
-    categories: dict[int, Tree] = {}
+def _checked_categories(entries: list[Any], source: str) -> dict[int, _Tree]:
+    categories: dict[int, _Tree] = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), int) or not entry.get("name"):
             raise InputError(f"{source}: a category needs an id (a whole number) and a name, got {entry!r}")
@@ -80,20 +80,20 @@ def _checked_categories(entries: list[Any], source: str) -> dict[int, Tree]:
     return categories
 
 
-def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | str:
-    """The entry with its box inside the image, or why it is left out."""
+def _annotation(entry: _Tree, image: _Tree, what: str, *, masks: bool) -> _Tree | str:
+    """The entry with its box clipped to the image, or the reason why it is left out."""
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(length, int | float) for length in box):
         raise InputError(f"{what} needs a bbox of four numbers, got {box!r}")
     if entry.get("iscrowd", 0) not in (0, 1):
         raise InputError(f"{what} has iscrowd {entry['iscrowd']!r}: expected 0 or 1")
-    if not all(_within(length, FAR) for length in box) or min(box[2:]) <= 0:
+    if not all(_within(length, _FAR) for length in box) or min(box[2:]) <= 0:
         return f"{what} has an empty box: {box}"
     x0, y0 = max(0.0, box[0]), max(0.0, box[1])
     x1, y1 = min(float(image["width"]), box[0] + box[2]), min(float(image["height"]), box[1] + box[3])
     if x1 <= x0 or y1 <= y0:
         return f"{what} has a box outside of the image: {box}"
-    has_area = _within(entry.get("area"), FAR**2) and entry["area"] >= 0
+    has_area = _within(entry.get("area"), _FAR**2) and entry["area"] >= 0
     fine = {
         "image_id": entry["image_id"],
         "category_id": entry["category_id"],
@@ -118,8 +118,8 @@ def _annotation(entry: Tree, image: Tree, what: str, *, masks: bool) -> Tree | s
     return {**fine, "segmentation": segmentation}
 
 
-def _segmentation(given: Any, image: Tree, what: str) -> Any:
-    """Polygons or run lengths that can be used, or why the object is left out."""
+def _segmentation(given: Any, image: _Tree, what: str) -> Any:
+    """Polygons or run lengths that can be used, or the reason why the object is left out."""
     size = [image["height"], image["width"]]
     if isinstance(given, dict):
         counts = given.get("counts")
@@ -137,11 +137,11 @@ def _segmentation(given: Any, image: Tree, what: str) -> Any:
         return f"{what} has no polygon of three corners, [[x, y, x, y, x, y, ...], ...]"
     if any(len(polygon) % 2 or not all(isinstance(value, int | float) for value in polygon) for polygon in polygons):
         raise InputError(f"{what} has a polygon that is not a list of pairs of numbers")
-    if not all(_within(value, BEYOND * max(size)) for polygon in polygons for value in polygon):
-        raise InputError(f"{what} has a polygon with corners far outside of the image")
+    if not all(_within(value, _BEYOND * max(size)) for polygon in polygons for value in polygon):
+        raise InputError(f"{what} has a polygon with corners far outside the image")
     return polygons
 
 
 def _within(value: Any, bound: float) -> bool:
-    """Whether it is a number, and not NaN, of at most this size."""
+    """Whether it is a number, not NaN, of at most this magnitude."""
     return isinstance(value, int | float) and -bound <= value <= bound

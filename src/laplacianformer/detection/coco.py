@@ -1,7 +1,7 @@
-"""Pictures with boxes and masks from COCO files: `instances_*.json` and a folder of images.
+"""Images with boxes and masks from COCO files: `instances_*.json` and a folder of images.
 
-What can't be used is said at once: an entry that makes no sense is refused by name, an object that nothing can be
-learned from (an empty box, a mask outside its box) is left out and named in the log.
+Mistakes are reported when the file is opened: an entry that makes no sense is an error that names it, an object that
+nothing can be learned from (an empty box, a mask outside its box) is left out and named in the log.
 """
 
 import json
@@ -20,27 +20,31 @@ from laplacianformer.data import images
 from laplacianformer.detection import shapes
 from laplacianformer.detection.checked_coco import checked_tree
 from laplacianformer.detection.masks import decode
-from laplacianformer.recipes import DetectionData
+from laplacianformer.detection.recipe import DetectionData
 
 logger = logging.getLogger(__name__)
 
 Split = Literal["train", "val"]
 Target = dict[str, Tensor]  # boxes (N, 4) as x0, y0, x1, y1; labels (N,) from 1; masks (N, H, W) where wanted
-OpenPicture = Callable[[str, tuple[int, int]], Image.Image]
-NAMED = 20  # objects that are left out and named; the others are counted
+_OpenImage = Callable[[str, tuple[int, int]], Image.Image]
+_NAMED = 20  # objects left out that the log names; more are only counted
 
 
 class CocoImages:
-    """Pictures by index with their targets. Labels are 1, 2, ... in the order of the category ids."""
+    """Images by index with their targets. Labels are 1, 2, ... in the order of the category ids.
 
-    def __init__(self, tree: Any, source: str, open_picture: OpenPicture, *, masks: bool) -> None:
-        """`source` names the file in messages; `open_picture` reads the picture of a file name and a stated size."""
+    Args:
+        source: the name of the file in messages.
+        open_image: reads the image of a file name; it is also given the (width, height) that the file states.
+    """
+
+    def __init__(self, tree: Any, source: str, open_image: _OpenImage, *, masks: bool) -> None:
         self.tree, left_out = checked_tree(tree, source, masks=masks)
-        for line in left_out[:NAMED]:
+        for line in left_out[:_NAMED]:
             logger.warning("object left out: %s", line)
-        if len(left_out) > NAMED:
-            logger.warning("%d more objects left out of %s", len(left_out) - NAMED, source)
-        self.source, self.open_picture, self.masks = source, open_picture, masks
+        if len(left_out) > _NAMED:
+            logger.warning("%d more objects left out of %s", len(left_out) - _NAMED, source)
+        self.source, self.open_image, self.masks = source, open_image, masks
         categories = sorted(self.tree["categories"], key=lambda entry: entry["id"])
         self.classes = tuple(str(entry["name"]) for entry in categories)
         self.category_ids = tuple(int(entry["id"]) for entry in categories)
@@ -57,27 +61,28 @@ class CocoImages:
         return f"{self.entries[index]['file_name']} of {self.source}"
 
     def upright(self) -> Tensor:
-        """(N,): whether each picture is higher than wide, known without reading it."""
+        """(N,): whether each image is higher than wide, known without reading it."""
         return torch.tensor([entry["height"] > entry["width"] for entry in self.entries])
 
     def read(self, index: int) -> tuple[Image.Image, Target]:
-        """A picture and its objects without crowds, which stand for no single object."""
+        """An image and its target."""
         entry = self.entries[index]
-        picture = self.open_picture(entry["file_name"], (entry["width"], entry["height"]))
-        if picture.size != (entry["width"], entry["height"]):
+        image = self.open_image(entry["file_name"], (entry["width"], entry["height"]))
+        if image.size != (entry["width"], entry["height"]):
             raise InputError(
-                f"is {picture.width} x {picture.height} pixels, {self.source} says {entry['width']} x {entry['height']}"
+                f"is {image.width} x {image.height} pixels, {self.source} says {entry['width']} x {entry['height']}"
             )
-        return picture, self.target(index)
+        return image, self.target(index)
 
     def target(self, index: int) -> Target:
+        """The objects of an image, without crowds, which are no single objects."""
         entry = self.entries[index]
         height, width = entry["height"], entry["width"]
         objects = [one for one in self.objects[entry["id"]] if not one["iscrowd"]]
         masks = [decode(one["segmentation"], height, width) for one in objects] if self.masks else []
         if self.masks:  # a sliver between the centres of pixels has no mask
-            kept = [place for place, mask in enumerate(masks) if mask.any()]
-            objects, masks = [objects[place] for place in kept], [masks[place] for place in kept]
+            kept = [number for number, mask in enumerate(masks) if mask.any()]
+            objects, masks = [objects[number] for number in kept], [masks[number] for number in kept]
         boxes = torch.tensor([one["bbox"] for one in objects], dtype=torch.float32).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         target = {"boxes": boxes, "labels": torch.tensor([self.labels[one["category_id"]] for one in objects]).long()}
@@ -88,13 +93,13 @@ class CocoImages:
 
 
 def open_coco(data: DetectionData, split: Split, *, masks: bool, seed: int = 0) -> CocoImages:
-    """The pictures of a split."""
+    """The images of a split."""
     if data.reader == "shapes":
         if data.root:
             raise InputError(f"the reader 'shapes' reads no files: give --data coco:{data.root} to train on it")
         count = data.shapes_train if split == "train" else data.shapes_val
-        tree, pictures = shapes.generate(split, count, data.shapes_size, seed)
-        return CocoImages(tree, f"shapes ({split})", ArrayPictures(pictures), masks=masks)
+        tree, arrays = shapes.generate(split, count, data.shapes_size, seed)
+        return CocoImages(tree, f"shapes ({split})", _ArrayImages(arrays), masks=masks)
     if data.root is None:
         raise InputError("the reader 'coco' needs a folder: give --data DIR")
     root = Path(data.root)
@@ -104,21 +109,21 @@ def open_coco(data: DetectionData, split: Split, *, masks: bool, seed: int = 0) 
     file = root / stated if stated else _find_annotations(root, split)
     stated = data.train_images if split == "train" else data.val_images
     folder = root / stated if stated else _find_images(root, file)
-    return CocoImages(read_json(file), str(file), FilePictures(folder), masks=masks)
+    return CocoImages(_read_json(file), str(file), _FileImages(folder), masks=masks)
 
 
-class ArrayPictures:
-    """Pictures in memory, by name."""
+class _ArrayImages:
+    """Images in memory, by name."""
 
-    def __init__(self, pictures: dict[str, Any]) -> None:
-        self.pictures = pictures
+    def __init__(self, arrays: dict[str, Any]) -> None:
+        self.arrays = arrays
 
     def __call__(self, name: str, size: tuple[int, int]) -> Image.Image:
-        return Image.fromarray(self.pictures[name])
+        return Image.fromarray(self.arrays[name])
 
 
-class FilePictures:
-    """Pictures in a folder, by name: upright by their EXIF data, or as stored where only that has the stated size."""
+class _FileImages:
+    """Images in a folder, by name: rotated as their EXIF data says, or as stored if only then the size is as stated."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -127,11 +132,11 @@ class FilePictures:
         path = self.folder / name
         if not path.is_file():
             raise InputError(f"there is no {path}")
-        picture = images.read(path)
-        return images.read(path, upright=False) if picture.size == size[::-1] != size else picture
+        image = images.read(path)
+        return images.read(path, upright=False) if image.size == size[::-1] != size else image
 
 
-def read_json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -143,7 +148,7 @@ def read_json(path: Path) -> Any:
 def _find_annotations(root: Path, split: Split) -> Path:
     found = sorted(path for folder in (root, root / "annotations") for path in folder.glob(f"instances_{split}*.json"))
     if not found:
-        raise InputError(f"{root} has no instances_{split}*.json, also not in annotations/")
+        raise InputError(f"neither {root} nor its folder annotations/ has a file instances_{split}*.json")
     if len(found) > 1:
         names = ", ".join(str(path.relative_to(root)) for path in found)
         raise InputError(f"{root} has several annotations: choose one with data.{split}_annotations, of {names}")
@@ -151,10 +156,10 @@ def _find_annotations(root: Path, split: Split) -> Path:
 
 
 def _find_images(root: Path, annotations: Path) -> Path:
-    """The folder named as the file: train2017/ for instances_train2017.json, also in images/."""
+    """The folder with the name of the file: train2017/ for instances_train2017.json, also in images/."""
     name = annotations.stem.removeprefix("instances_")
-    places = [root / name, root / "images" / name]
-    for place in places:
-        if place.is_dir():
-            return place
-    raise InputError(f"there is no {places[0]} for {annotations.name}: name it with data.train_images or val_images")
+    folders = [root / name, root / "images" / name]
+    for folder in folders:
+        if folder.is_dir():
+            return folder
+    raise InputError(f"there is no {folders[0]} for {annotations.name}: name it with data.train_images or val_images")

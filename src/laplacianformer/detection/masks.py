@@ -1,4 +1,4 @@
-"""Masks as COCO files have them: polygons and run lengths, by faster-coco-eval."""
+"""Masks as in COCO files, polygons and run lengths, by faster-coco-eval."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Array = np.ndarray[Any, Any]
 RunLengths = dict[str, Any]  # size (height, width) and counts
 
 
-def library() -> Any:
+def _library() -> Any:
     """The functions of COCO's mask API."""
     try:
         from faster_coco_eval import mask
@@ -21,14 +21,14 @@ def library() -> Any:
 
 def encode(mask: Array) -> RunLengths:
     """Run lengths of a mask (height, width), ready for JSON."""
-    coded = library().encode(np.asfortranarray(mask, dtype=np.uint8))
+    coded = _library().encode(np.asfortranarray(mask, dtype=np.uint8))
     counts = coded["counts"]
     return {"size": list(mask.shape), "counts": counts.decode() if isinstance(counts, bytes) else counts}
 
 
-def run_lengths(segmentation: Any, height: int, width: int) -> RunLengths:
-    """Of polygons, of counts as a list, or of counts as text."""
-    api = library()
+def _run_lengths(segmentation: Any, height: int, width: int) -> RunLengths:
+    """The run lengths of polygons, of counts as a list, or of counts as text."""
+    api = _library()
     if isinstance(segmentation, list):
         return api.merge(api.frPyObjects(segmentation, height, width))
     if isinstance(segmentation["counts"], list):
@@ -38,15 +38,15 @@ def run_lengths(segmentation: Any, height: int, width: int) -> RunLengths:
 
 def decode(segmentation: Any, height: int, width: int) -> Array:
     """A mask (height, width) of bytes, 0 and 1."""
-    return library().decode(run_lengths(segmentation, height, width))
+    return _library().decode(_run_lengths(segmentation, height, width))
 
 
 def extent(segmentation: Any, height: int, width: int) -> tuple[float, float, float, float]:
-    """x0, y0, x1, y1 of what is covered; for polygons that of their corners, which costs less."""
+    """x0, y0, x1, y1 of the covered pixels; for polygons, of their corners, which costs less."""
     if isinstance(segmentation, list):
         corners = np.concatenate([np.asarray(polygon, dtype=np.float64).reshape(-1, 2) for polygon in segmentation])
         (x0, y0), (x1, y1) = corners.min(0), corners.max(0)
     else:
-        x0, y0, w, h = library().toBbox(run_lengths(segmentation, height, width))
+        x0, y0, w, h = _library().toBbox(_run_lengths(segmentation, height, width))
         x1, y1 = x0 + w, y0 + h
     return float(x0), float(y0), float(x1), float(y1)

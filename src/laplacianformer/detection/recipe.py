@@ -1,10 +1,12 @@
 """What a recipe with a `detector:` section may say: every key, its type, its range and what it means."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from laplacianformer.classification.recipe import Count, Finite, Optimise, Positive, Run, Share, checked
+from laplacianformer.training import recipes
+from laplacianformer.training.recipe import Count, Finite, Fraction, Optimise, Positive, Run, check_warmup, checked
 
 
 @checked
@@ -13,11 +15,11 @@ class Detector:
 
     name: Literal["mask_rcnn", "retinanet"]
     backbone: str
-    backbone_args: dict[str, Any] = Field(default_factory=dict)  # of timm.create_model, as drop_path_rate
-    weights: str | None = None  # a weights file to start from: of a classifier (the backbone) or of a detector (all)
-    frozen_stages: Annotated[int, Field(ge=0)] = 0  # stages of the backbone that stay as they are, from the first
+    backbone_args: dict[str, Any] = Field(default_factory=dict)  # of timm.create_model, such as drop_path_rate
+    weights: str | None = None  # a weights file to start from: a classifier (for the backbone) or a detector (for all)
+    frozen_stages: Annotated[int, Field(ge=0)] = 0  # number of stages of the backbone, from the first, that don't train
     frozen_statistics: bool = False  # whitening and batch norm of the backbone keep their running statistics
-    args: dict[str, Any] = Field(default_factory=dict)  # of the builder, as channels, anchor_scale, head_width
+    args: dict[str, Any] = Field(default_factory=dict)  # of the builder, such as channels, anchor_scale, head_width
 
 
 @checked
@@ -28,15 +30,15 @@ class DetectionData:
     root: str | None = None  # the folder of a COCO data set; --data sets it
     train_annotations: str | None = None  # a file in the folder; none: instances_train*.json, also in annotations/
     val_annotations: str | None = None
-    train_images: str | None = None  # a folder in the folder; none: train2017/ for instances_train2017.json
+    train_images: str | None = None  # a subfolder; none: train2017/ for instances_train2017.json
     val_images: str | None = None
     short_side: tuple[Count, ...] = (800,)  # pixels; each training image draws one, evaluation takes the last
     long_side: Count = 1333  # at most
     mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
     workers: Annotated[int, Field(ge=0)] = 4  # processes that load images, for each training process
-    corrupt_limit: Share = 0.01  # stop when more than this share of an epoch's images can't be read
-    shapes_train: Count = 1000  # generated images, for the reader shapes
+    corrupt_limit: Fraction = 0.01  # stop when more than this fraction of an epoch's images can't be read
+    shapes_train: Count = 1000  # number of generated images, for the reader shapes
     shapes_val: Count = 200
     shapes_size: Annotated[int, Field(ge=32)] = 128  # pixels
 
@@ -45,25 +47,25 @@ class DetectionData:
 class DetectionAugment:
     """What is done to training images, their boxes and masks, before they are resized; in this order."""
 
-    colour: Share = 0.0  # probability of each of: brightness, contrast, saturation, hue
-    zoom_out: Share = 0.0  # probability of a border of up to twice the image, filled with its mean colour
-    crop: Share = 0.0  # probability of a crop that keeps enough of an object
-    flip: Share = 0.5
+    colour: Fraction = 0.0  # probability of each of: brightness, contrast, saturation, hue
+    zoom_out: Fraction = 0.0  # probability of a border of up to twice the image, filled with its mean colour
+    crop: Fraction = 0.0  # probability of a crop that keeps enough of an object
+    flip: Fraction = 0.5
 
 
 @checked
 class DetectionOptimise(Optimise):
     """Optimiser and schedule: as for classification, or with steps."""
 
-    lr_steps: tuple[Positive, ...] = ()  # epochs after which the rate is a tenth of what it was; none: a cosine
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the backbone's rate, a layer further from its end
+    lr_steps: tuple[Positive, ...] = ()  # epochs after which the learning rate drops to a tenth; none: a cosine
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the backbone's rate per layer towards its input
 
 
 @checked
 class DetectionRun(Run):
-    """How it is run."""
+    """How the training is run."""
 
-    eval_epochs: Count = 1  # an evaluation every so many epochs, and after the last
+    eval_epochs: Count = 1  # epochs between two evaluations; there is also one after the last
 
 
 @checked
@@ -78,12 +80,16 @@ class DetectionRecipe:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "DetectionRecipe":
-        if self.optimise.warmup_epochs >= self.optimise.epochs:
-            raise ValueError("optimise.warmup_epochs must be less than optimise.epochs")
+        check_warmup(self.optimise)
         if list(self.optimise.lr_steps) != sorted(self.optimise.lr_steps):
-            raise ValueError("optimise.lr_steps must grow")
+            raise ValueError("optimise.lr_steps must be in increasing order")
         if max(self.data.short_side) > self.data.long_side:
             raise ValueError("data.short_side must not be more than data.long_side")
         if self.run.strategy == "fsdp":
             raise ValueError("run.strategy=fsdp is for classification: detectors train with ddp")
         return self
+
+
+def load_recipe(name: str, overrides: Iterable[str] = ()) -> DetectionRecipe:
+    """A recipe of the package by name, or of a .yaml file, with `section.key=value` overrides."""
+    return recipes.load(name, {"detector": DetectionRecipe}, overrides)

@@ -15,14 +15,13 @@ from laplacianformer.detection.masks import encode
 Kind = Literal["bbox", "segm"]
 KINDS: dict[Kind, str] = {"bbox": "box", "segm": "mask"}
 # As COCO defines them: AP over overlaps of 0.50 to 0.95, at 0.50 and 0.75, of objects below 32 x 32 pixels, below
-# 96 x 96, above; AR with at most 1, 10, 100 detections an image, and of small, medium, large objects.
+# 96 x 96, above; AR with at most 1, 10, 100 detections per image, and of small, medium, large objects.
 NUMBERS = (
     *("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large"),
     *("AR1", "AR10", "AR100", "AR_small", "AR_medium", "AR_large"),
 )
-Scores = dict[
-    str, dict[str, float | None]
-]  # for "box" and "mask" the twelve numbers, in percent; None: no such objects
+# The twelve numbers for "box" and, with masks, "mask", in percent; None: there are no such objects.
+Scores = dict[str, dict[str, float | None]]
 
 
 def as_results(images: CocoImages, index: int, found: Prediction) -> list[dict[str, Any]]:
@@ -46,11 +45,11 @@ def as_results(images: CocoImages, index: int, found: Prediction) -> list[dict[s
 
 
 def coco_scores(images: CocoImages, results: Iterable[dict[str, Any]], unreadable: Iterable[int] = ()) -> Scores:
-    """The twelve numbers of boxes and, where the data has masks, of masks. Unreadable pictures don't count.
+    """The twelve numbers of boxes and, where the data has masks, of masks. Unreadable images don't count.
 
     Args:
-        results: of all pictures; entries as `as_results` gives them.
-        unreadable: indices of pictures that could not be read.
+        results: of all images, as `as_results` returns them.
+        unreadable: indices of images that could not be read.
     """
     left_out = set(unreadable)
     counted = [entry["id"] for index, entry in enumerate(images.entries) if index not in left_out]
@@ -79,21 +78,27 @@ def _numbers(images: CocoImages, results: list[dict[str, Any]], kind: Kind, coun
 
 
 def _silent(*_: Any, **__: Any) -> None:
-    """In place of print."""
+    """Instead of print."""
+
+
+def rows(scores: Scores) -> tuple[tuple[str, ...], ...]:
+    """One row per number, for people: its name, its value for boxes, its value for masks."""
+    return tuple((name.replace("_", " "), *(percent(numbers[name]) for numbers in scores.values())) for name in NUMBERS)
 
 
 def table(scores: Scores, title: str) -> Table:
-    """The twelve numbers, a column each for boxes and masks."""
+    """The twelve numbers, one column each for boxes and masks."""
     shown = Table(title=title)
     shown.add_column("%", no_wrap=True)
     for kind in scores:
         shown.add_column(kind, justify="right")
-    for name in NUMBERS:
-        shown.add_row(name.replace("_", " "), *(percent(numbers[name]) for numbers in scores.values()))
+    for row in rows(scores):
+        shown.add_row(*row)
     return shown
 
 
 def percent(value: float | None) -> str:
+    """One decimal place, or a dash for what is not defined."""
     return "-" if value is None else f"{value:.1f}"
 
 

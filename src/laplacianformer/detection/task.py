@@ -3,38 +3,46 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from lightning.fabric import Fabric
-from rich.table import Table
 from torch import Tensor, distributed, nn
 
 from laplacianformer._util.files import write_json
-from laplacianformer.data import Corrupt
+from laplacianformer._util.tensor_files import write_tensors
+from laplacianformer.data import Corrupt, mix, seed_all
 from laplacianformer.detection.batches import DetectionBatch, DetectionLoaders, open_detection
-from laplacianformer.detection.coco import CocoImages
 from laplacianformer.detection.find import find_objects
-from laplacianformer.detection.scores import Scores, as_results, coco_scores, flat, percent, table
-from laplacianformer.recipes import DetectionRecipe
-from laplacianformer.training import loop as engine
-from laplacianformer.training import parts
-from laplacianformer.training import weights as export
-from laplacianformer.training.metrics import DETECTION_COLUMNS
+from laplacianformer.detection.model import create_detector, create_parameter_groups
+from laplacianformer.detection.recipe import DetectionRecipe
+from laplacianformer.detection.scores import Scores, as_results, coco_scores, flat, percent, rows
+from laplacianformer.detection.weights import detector_metadata
+from laplacianformer.training.loop import Loop
+from laplacianformer.training.origin import origin
 from laplacianformer.training.processes import in_each, in_first
+from laplacianformer.training.report import Report, Table
+from laplacianformer.training.session import Session, start
 
-# Columns, and what torchvision's detectors call the losses in them. What a detector doesn't have is 0.
-LOSSES = {
+COLUMNS = (
+    *("step", "epoch", "loss"),  # the loss is the sum of those that follow
+    *("loss_class", "loss_box", "loss_mask"),
+    *("loss_proposal_class", "loss_proposal_box"),  # of Mask R-CNN's proposals
+    *("lr", "gradient_norm", "images_per_second", "data_wait", "kernel_mean", "residual"),
+    *("box_ap", "box_ap50", "box_ap75"),  # on held-out images, in percent; empty except after an evaluation
+    *("mask_ap", "mask_ap50", "mask_ap75"),
+)
+# Columns, and what torchvision's detectors call the losses in them. A loss that a detector doesn't have is 0.
+_LOSSES = {
     "loss_class": ("loss_classifier", "classification"),
     "loss_box": ("loss_box_reg", "bbox_regression"),
     "loss_mask": ("loss_mask",),
     "loss_proposal_class": ("loss_objectness",),
     "loss_proposal_box": ("loss_rpn_box_reg",),
 }
-IN_ROWS = ("AP", "AP50", "AP75")
+_IN_ROWS = ("AP", "AP50", "AP75")
 
 
-class AsTheyAre:
+class _OpaqueList:
     """A list that Fabric does not look into: for bfloat16 it would round the corners of boxes."""
 
     def __init__(self, items: list[Any]) -> None:
@@ -52,88 +60,94 @@ class AsTheyAre:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out. Scores are of the last evaluation, in percent."""
+    """The end of a run. Scores are those of the last evaluation, in percent."""
 
     folder: Path
     weights: Path  # model.safetensors
     scores: Scores
     best_box_ap: float
     steps: int
-    seconds: float  # of this process, not of what was done before a resume
+    seconds: float  # of this process, without what was done before a resume
 
 
-def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False) -> Result:
+def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False, report: Report | None = None) -> Result:
     """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt, scores.json and, at the end,
-    model.safetensors (the averaged weights where the recipe keeps an average)."""
-    fabric = engine.start(recipe.run, output, resume=resume)
-    rank, world = fabric.global_rank, fabric.world_size
-    loaders = in_each(fabric, lambda: open_detection(recipe, rank, world))
-    return cast(Result, Training(recipe, output, fabric, loaders, resume=resume).run())
+    model.safetensors (the averaged weights where the recipe keeps an average).
+
+    Args:
+        resume: continue from the checkpoint in the folder, if there is one.
+        report: is told how the run goes; without it nothing is printed.
+    """
+    session = start(recipe.run, output, resume=resume, report=report)
+    rank, world = session.fabric.global_rank, session.fabric.world_size
+    loaders = in_each(session.fabric, lambda: open_detection(recipe, rank, world))
+    task = DetectionTask(recipe, loaders, session)
+    done = Loop(task, session).run()
+    return Result(output, done.weights, task.scores, task.best, done.steps, done.seconds)
 
 
-class Training(engine.Training):
+class DetectionTask:
     """The sum of torchvision's losses; COCO's numbers on the held-out images."""
 
-    recipe: DetectionRecipe
-    loaders: DetectionLoaders
-    columns = DETECTION_COLUMNS
-    averaged = ("loss", *LOSSES, "gradient_norm")
+    columns = COLUMNS
+    numbers = tuple(_LOSSES)
 
-    def __init__(
-        self, recipe: DetectionRecipe, output: Path, fabric: Fabric, loaders: DetectionLoaders, *, resume: bool
-    ) -> None:
-        self.title = f"{recipe.detector.name} on {recipe.detector.backbone}"
+    def __init__(self, recipe: DetectionRecipe, loaders: DetectionLoaders, session: Session) -> None:
+        self.recipe, self.loaders, self.fabric, self.output = recipe, loaders, session.fabric, session.output
+        self.title, self.batches = f"{recipe.detector.name} on {recipe.detector.backbone}", loaders.train
+        self.classes, self.images, self.lr_steps = loaders.classes, loaders.images, recipe.optimise.lr_steps
         self.scores: Scores = {}
         self.best = 0.0  # box AP
-        super().__init__(recipe, output, fabric, loaders, resume=resume)
+        seed_all(mix(recipe.run.seed, 4))
+        self.model = create_detector(recipe, len(loaders.classes))
+        # What the weights file will say, or the error of writing it, before the run and not after it.
+        self.metadata = detector_metadata(
+            session.weights, self.model, self.classes, loaders.held_out.category_ids, origin(recipe, {})
+        )
 
-    def create_model(self) -> nn.Module:
-        return parts.create_detector(self.recipe, len(self.loaders.classes))
-
-    def create_optimiser(self) -> torch.optim.Optimizer:
-        return parts.create_detector_optimiser(self.bare, self.recipe.optimise)
+    def parameters(self) -> list[dict[str, Any]]:
+        return create_parameter_groups(self.model, self.recipe.optimise)
 
     def prepare(self, batch: DetectionBatch) -> tuple[tuple[Any, ...], Any]:
         images, targets = self.fabric.to_device((batch.images, batch.targets))
-        return (AsTheyAre([image / 255 for image in images]), AsTheyAre(targets)), None
+        return (_OpaqueList([image / 255 for image in images]), _OpaqueList(targets)), None
 
     def loss(self, output: dict[str, Tensor], targets: None) -> tuple[Tensor, list[Tensor]]:
         total = torch.stack(list(output.values())).sum()
         nothing = torch.zeros_like(total)
-        found = [next((output[name] for name in names if name in output), nothing) for names in LOSSES.values()]
+        found = [next((output[name] for name in names if name in output), nothing) for names in _LOSSES.values()]
         return total, [loss.detach() for loss in found]
 
-    def evaluation_due(self) -> bool:
-        epoch = self.step // self.steps_an_epoch
-        return epoch % self.recipe.run.eval_epochs == 0 or self.step == self.steps
+    def evaluation_due(self, epoch: int) -> bool:
+        return epoch % self.recipe.run.eval_epochs == 0 or epoch == self.recipe.optimise.epochs
 
-    def evaluate(self) -> dict[str, float]:
-        """COCO's numbers, of the pictures of all processes."""
-        model, images = self.ready_to_evaluate(), self.loaders.held_out
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """COCO's numbers over the images of all processes."""
+        images = self.loaders.held_out
         results: list[dict[str, Any]] = []
         unreadable: dict[int, str] = {}
-        for index, picture, reason in self.loaders.val:
-            if picture is None:
+        for index, image, reason in self.loaders.val:
+            if image is None:
                 unreadable[index] = reason
                 continue
             with self.fabric.autocast():
-                found = find_objects(model, self.fabric.to_device(picture))
+                found = find_objects(model, self.fabric.to_device(image))
             results += as_results(images, index, found)
-        everything = self.gathered((results, unreadable))
+        everything = self._gathered((results, unreadable))
         unreadable = {index: reason for _, part in everything for index, reason in part.items()}
-        Corrupt(self.corrupt.limit).add(unreadable.values(), len(images))
+        Corrupt(self.recipe.data.corrupt_limit).add(unreadable.values(), len(images))
         results = [result for part, _ in everything for result in part]
-        self.scores = in_first(self.fabric, lambda: self.scored(images, results, unreadable))
-        columns = flat(self.scores, IN_ROWS)
+        self.scores = in_first(self.fabric, lambda: self._scored(results, unreadable))
+        columns = flat(self.scores, _IN_ROWS)
         self.best = max(self.best, columns["box_ap"])
         return columns
 
-    def scored(self, images: CocoImages, results: list[dict[str, Any]], unreadable: Mapping[int, str]) -> Scores:
-        scores = coco_scores(images, results, unreadable)
+    def _scored(self, results: list[dict[str, Any]], unreadable: Mapping[int, str]) -> Scores:
+        scores = coco_scores(self.loaders.held_out, results, unreadable)
         write_json(self.output / "scores.json", scores)
         return scores
 
-    def gathered(self, part: Any) -> list[Any]:
+    def _gathered(self, part: Any) -> list[Any]:
         """The parts of all processes, in all of them."""
         if self.fabric.world_size == 1:
             return [part]
@@ -141,8 +155,8 @@ class Training(engine.Training):
         distributed.all_gather_object(parts, part)
         return parts
 
-    def looked_at(self, batch: DetectionBatch) -> tuple[nn.Module, Tensor]:
-        model: Any = self.bare.eval()
+    def attention_input(self, batch: DetectionBatch) -> tuple[nn.Module, Tensor]:
+        model: Any = self.model.eval()
         image = self.fabric.to_device(batch.images[0]) / 255
         return model.backbone, model.transform([image])[0].tensors
 
@@ -157,20 +171,14 @@ class Training(engine.Training):
         return [("best box AP of all evaluations", percent(self.best))]
 
     def tables(self) -> list[Table]:
-        return [table(self.scores, "Held-out images")]
+        return [Table("Held-out images", ("%", *self.scores), rows(self.scores))]
 
-    def result(self, seconds: float) -> Result:
-        return Result(self.output, self.weights, self.scores, self.best, self.step, seconds)
+    def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
+        scores = {**flat(self.scores, _IN_ROWS), "steps": steps}
+        write_tensors(path, tensors, {**self.metadata, **origin(self.recipe, scores)})
 
-    def check_export(self) -> None:
-        export.check_detector(self.weights, self.bare, self.recipe, self.loaders.held_out)
-
-    def export(self, state: Mapping[str, Any]) -> None:
-        numbers = {**flat(self.scores, IN_ROWS), "steps": self.step}
-        export.export_detector(self.weights, state, self.recipe, self.loaders.held_out, numbers)
-
-    def scores_state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return {"scores": self.scores, "best": self.best}
 
-    def restore_scores(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         self.scores, self.best = state["scores"], state["best"]

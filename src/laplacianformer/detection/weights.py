@@ -1,8 +1,8 @@
-"""A trained detector in one safetensors file that says by itself what it is.
+"""A trained detector in one safetensors file that describes itself.
 
 The metadata holds, each as text: `format`; `task`, "detection"; `architecture`, "mask_rcnn" or "retinanet";
 `model_args`, the arguments of that builder (JSON); `classes`, names of the labels from 1 on (JSON list);
-`category_ids`, their ids in the data (JSON list); and whatever the writer adds, as recipe, metrics, commit and date.
+`category_ids`, their ids in the data (JSON list); and whatever the writer adds, such as recipe, metrics and commit.
 """
 
 import json
@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import timm
 import torch
 from torch import nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.files import replacing
-from laplacianformer.detection.builders import mask_rcnn, retinanet
-from laplacianformer.weights import FORBIDDEN, FORMAT, check_tensors, converted, json_entry, read_tensors
+from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
+from laplacianformer.detection.builders import BUILDERS
+from laplacianformer.weights import FORBIDDEN, FORMAT, check_task
 
-BUILDERS: dict[str, Any] = {"mask_rcnn": mask_rcnn, "retinanet": retinanet}
-KEYS = ("task", "architecture", "model_args", "classes", "category_ids")
+_KEYS = ("task", "architecture", "model_args", "classes", "category_ids")
 
 
 @dataclass(frozen=True)
@@ -55,17 +53,11 @@ def save_detector(
         classes: names of the labels, from label 1 on.
         category_ids: their ids in COCO files; without them 1, 2, ...
         metadata: what else the file should say.
-        dtype: of the parameters in the file, e.g. torch.float16. Buffers, a few statistics, stay as they are.
+        dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
     """
     path = Path(path)
     stated = detector_metadata(path, model, classes, category_ids or range(1, len(classes) + 1), metadata or {})
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    if dtype is not None:
-        for name, parameter in model.named_parameters():
-            tensors[name] = converted(name, parameter.detach().cpu(), dtype)
-    data = safetensors.torch.save(tensors, stated)
-    with replacing(path) as file:
-        file.write(data)
+    write_tensors(path, state_dict(model, dtype), stated)
 
 
 def detector_metadata(
@@ -93,7 +85,7 @@ def detector_metadata(
 
 
 def load_detector(path: Path | str) -> DetectorWeights:
-    """The detector of a file that `save_detector` wrote, in float32 and evaluation mode. Nothing is fetched."""
+    """The detector of a file that `save_detector` wrote, in float32 and evaluation mode. Nothing is downloaded."""
     path = Path(path)
     tensors, metadata = read_tensors(path)
     build, arguments, classes, category_ids = _checked(path, metadata)
@@ -108,10 +100,9 @@ def load_detector(path: Path | str) -> DetectorWeights:
 
 
 def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[Any, dict[str, Any], tuple[str, ...], tuple[int, ...]]:
-    """Builder, arguments, classes and category ids of a file, if they fit together."""
-    if metadata.get("task") == "classification":
-        raise InputError(f"{path} holds a classifier: expected a detector; laplacianformer predict takes it")
-    missing = [key for key in KEYS if key not in metadata]
+    """Builder, arguments, classes and category ids of a file, if they are consistent."""
+    check_task(path, metadata, "detection")
+    missing = [key for key in _KEYS if key not in metadata]
     if missing or metadata["architecture"] not in BUILDERS:
         what = f"no {', '.join(missing)} in its metadata" if missing else f"a {metadata['architecture']!r}"
         raise InputError(f"{path} is not a detector of this package ({what}): expected a file of save_detector")

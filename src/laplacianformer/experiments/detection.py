@@ -64,13 +64,16 @@ def _trained(settings: Settings) -> Found:
     if settings.quick:
         runs = [Run("shapes-maskrcnn", {}, QUICK, 0)]
     else:
-        recipes = [f"coco-{detector}-{size}" for detector in DETECTORS for size in SIZES]
-        runs = [Run(recipe, {}, (), 0, settings.coco) for recipe in recipes]
+        from laplacianformer.training.recipes import size_overrides  # needs the packages for training
+
+        every = [(f"coco-{detector}", size) for detector in DETECTORS for size in SIZES]
+        runs = [Run(family, {"size": size}, size_overrides(family, size), 0, settings.coco) for family, size in every]
     rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1, progress=settings.progress)
-    return {
-        run.recipe: {name: float(value) for name, value in row.items() if name.startswith(("box_", "mask_")) and value}
-        for run, row in zip(runs, rows, strict=True)
-    }
+    found: Found = {}
+    for run, row in zip(runs, rows, strict=True):
+        scores = {name: float(value) for name, value in row.items() if name.startswith(("box_", "mask_")) and value}
+        found["-".join([run.recipe, *run.labels.values()])] = scores
+    return found
 
 
 def _recorded(results: Path) -> Found:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from laplacianformer import assets as shipped
 from laplacianformer._util.errors import InputError
-from laplacianformer.data.evaluation import EvaluationImages, Taken
+from laplacianformer.data.evaluation import EvaluationImages, InputReader
 from laplacianformer.data.shards import Stream
 from laplacianformer.data.sources import Source, open_images, parse
 from laplacianformer.experiments.frame import Settings
@@ -31,7 +31,7 @@ def held_out_images(settings: Settings, count: int, preprocessing: dict[str, Any
     opened = open_images(Source(reader or "folder", root, "validation", samples=count))
     if isinstance(opened, Stream):
         raise InputError(f"{settings.imagenet or settings.cifar10}: expected a folder of images")
-    images = EvaluationImages(opened, Taken(preprocessing), 0, 1)
+    images = EvaluationImages(opened, InputReader(preprocessing), 0, 1)
     return torch.stack([images[index][0] for index in range(len(images))])
 
 

@@ -14,8 +14,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from laplacianformer import recipes
 from laplacianformer._util.errors import InputError
+from laplacianformer.classification.recipe import load_recipe
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.inputs import CIFAR10, held_out_images, queries_and_keys
@@ -81,8 +81,7 @@ def _models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
     images = held_out_images(settings, 4 if settings.quick else 64, CIFAR10)
     for run, (name, overrides) in zip(runs, MODELS.items(), strict=True):
         torch.manual_seed(0)
-        recipe = recipes.load("ablation", overrides)
-        assert isinstance(recipe, recipes.Recipe)
+        recipe = load_recipe("ablation", overrides)
         yield name, "random", timm.create_model(recipe.model.name, **recipe.model.args).eval(), images
         if not settings.quick:
             yield name, "trained", load_weights(weights_of(run, settings.work)).model, images

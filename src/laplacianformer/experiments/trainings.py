@@ -52,7 +52,7 @@ def _recipe(settings: Settings) -> tuple[str, tuple[str, ...], str | None]:
     if settings.quick:
         return "digits", QUICK, None
     if settings.imagenet is not None:
-        return "imagenet-tiny", (), settings.imagenet
+        return "imagenet", (), settings.imagenet
     if settings.cifar10 is None:
         raise InputError("this experiment trains on CIFAR-10: give --cifar10 DIR (DIR/train/CLASS, DIR/val/CLASS)")
     return "ablation", (), settings.cifar10

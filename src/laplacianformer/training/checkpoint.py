@@ -11,33 +11,37 @@ import yaml
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing
 from laplacianformer.data.labels import few
-from laplacianformer.recipes import AnyRecipe, as_yaml
+from laplacianformer.training.recipe import AnyRecipe
+from laplacianformer.training.recipes import as_yaml
 
-NAME = "checkpoint.pt"
-KEYS = ("step", "model", "average", "optimiser", "sums", "seconds", "recipe", "classes", "images")
+_NAME = "checkpoint.pt"
+_KEYS = ("step", "model", "average", "optimiser", "sums", "seconds", "recipe", "classes", "images")
 # What may differ between a run and its continuation. The number of processes changes what is random in a step, so
-# only with the same number are results the same.
-FREE = {"data": ("root", "workers"), "run": ("accelerator", "devices", "num_nodes", "checkpoint_steps", "tensorboard")}
+# results are the same only with the same number.
+_FREE = {"data": ("root", "workers"), "run": ("accelerator", "devices", "num_nodes", "checkpoint_steps", "tensorboard")}
 
 
 def exists(folder: Path) -> bool:
-    return (folder / NAME).exists()
+    """Whether the folder has a checkpoint."""
+    return (folder / _NAME).exists()
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
+    """Replace the checkpoint of the folder."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    with replacing(folder / NAME) as file:
+    with replacing(folder / _NAME) as file:
         file.write(buffer.getbuffer())
 
 
 def load(folder: Path) -> dict[str, Any]:
-    path = folder / NAME
+    """The checkpoint of the folder, on the CPU."""
+    path = folder / _NAME
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not one of its own
         raise InputError(f"can't read the checkpoint {path}: {' '.join(str(error).split())[:200]}") from None
-    missing = [key for key in KEYS if key not in state]
+    missing = [key for key in _KEYS if key not in state]
     if missing:
         raise InputError(f"{path} is not a checkpoint of this version (no {', '.join(missing)}): give another --output")
     return state
@@ -49,22 +53,25 @@ def clean(folder: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def check_same_run(
-    state: dict[str, Any], recipe: AnyRecipe, classes: tuple[str, ...], images: Mapping[str, int | None], folder: Path
-) -> None:
-    """A checkpoint continues only the run that it is from, on the classes and numbers of images that it is from."""
-    if state["classes"] != list(classes):
+def identity(recipe: AnyRecipe, classes: tuple[str, ...], images: Mapping[str, int | None]) -> dict[str, Any]:
+    """The entries of a checkpoint that say which run it is from."""
+    return {"recipe": as_yaml(recipe), "classes": list(classes), "images": dict(images)}
+
+
+def check_same_run(state: Mapping[str, Any], stated: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a checkpoint that has another `identity` than what is stated: recipe, classes, numbers of images."""
+    if state["classes"] != stated["classes"]:
         raise InputError(
-            f"the checkpoint in {folder} has {len(state['classes'])} classes ({few(state['classes'])}), "
-            f"the data {len(classes)} ({few(classes)}): give the data of that run, or another --output"
+            f"the checkpoint in {folder} has {len(state['classes'])} classes ({few(state['classes'])}), the data has "
+            f"{len(stated['classes'])} ({few(stated['classes'])}): give the data of that run, or another --output"
         )
-    changed = differences(_fixed(state["recipe"]), _fixed(as_yaml(recipe)))
+    changed = differences(_fixed(state["recipe"]), _fixed(stated["recipe"]))
     if changed:
         raise InputError(
             f"the run in {folder} was started with another {', '.join(changed)}: "
             "resume it with the same recipe, or give another --output"
         )
-    for split, count in images.items():
+    for split, count in stated["images"].items():
         if state["images"][split] != count:
             raise InputError(
                 f"the run in {folder} was started with {state['images'][split]} {split} images, the data has {count}: "
@@ -75,7 +82,7 @@ def check_same_run(
 def _fixed(recipe: str) -> dict[str, Any]:
     tree: dict[str, Any] = yaml.safe_load(recipe)
     return {
-        section: {key: value for key, value in keys.items() if key not in FREE.get(section, ())}
+        section: {key: value for key, value in keys.items() if key not in _FREE.get(section, ())}
         for section, keys in tree.items()
     }
 

@@ -1,31 +1,34 @@
-"""Where the time of a row of metrics goes."""
+"""How the time between two rows of metrics is spent."""
 
 from time import monotonic
 
 
 class Clock:
-    """Seconds of wall time since the last row, and how many of them were spent waiting for images."""
+    """Seconds of wall time since the last row, and how many of them were spent waiting for images.
+
+    Each method says what the time since the call before it was spent on.
+    """
 
     def __init__(self) -> None:
         self.seconds = self.waited = 0.0
         self.last = monotonic()
 
     def skip(self) -> float:
-        """What passed since the last call of any kind; it counts for nothing."""
+        """On something that doesn't count. Returns the seconds."""
         now = monotonic()
         passed, self.last = now - self.last, now
         return passed
 
     def count(self) -> None:
-        """What passed was training."""
+        """On training."""
         self.seconds += self.skip()
 
     def wait(self) -> None:
-        """What passed was waiting for images."""
+        """On waiting for images, which is part of training."""
         passed = self.skip()
         self.seconds += passed
         self.waited += passed
 
     def restart(self) -> None:
-        """A row was written."""
+        """Start again from 0: a row was written."""
         self.seconds = self.waited = 0.0

@@ -1,4 +1,4 @@
-"""Muon: for a matrix, momentum made orthogonal; for everything else, AdamW."""
+"""Muon: orthogonalised momentum for matrices, AdamW for everything else."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,16 +8,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
-# Five steps of x <- a x + b (x x^T) x + c (x x^T)^2 x take singular values from 0.003 to 1 to between 0.7 and 1.2.
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-STEPS = 5
-LEAST_SIDE = 4  # smaller matrices, and depth-wise convolutions, are AdamW's
+# Five steps of x <- a x + b (x x^T) x + c (x x^T)^2 x move singular values between 0.003 and 1 to between 0.7 and 1.2.
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_STEPS = 5
+_LEAST_SIDE = 4  # smaller matrices, and depth-wise convolutions, are left to AdamW
 
 
 class Muon(torch.optim.Optimizer):
-    """https://kellerjordan.github.io/posts/muon, in the numbers of the gradient.
+    """https://kellerjordan.github.io/posts/muon, in the dtype of the gradient.
 
-    timm's and torch's own multiply in bfloat16, which most CPUs have no instructions for. Steps have the size of
+    Those of timm and torch multiply in bfloat16, for which most CPUs have no instructions. Steps have the size of
     AdamW's (https://arxiv.org/abs/2502.16982), so that learning rate and weight decay mean the same as there.
     Parameters must be whole: a shard of a matrix says nothing about its singular values.
     """
@@ -98,16 +98,16 @@ class Muon(torch.optim.Optimizer):
 
 
 def is_matrix(parameter: Tensor) -> bool:
-    """Linear layers and convolutions, which are matrices of (outputs, everything else)."""
-    return parameter.ndim >= 2 and min(parameter.shape[:2]) >= LEAST_SIDE
+    """Whether it is the weight of a linear layer or a convolution: a matrix of (outputs, everything else)."""
+    return parameter.ndim >= 2 and min(parameter.shape[:2]) >= _LEAST_SIDE
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The matrix with singular values near 1; those below a thousandth of its norm may be smaller."""
-    a, b, c = COEFFICIENTS
+    """The matrix with its singular values moved close to 1; those below a thousandth of its norm may stay smaller."""
+    a, b, c = _COEFFICIENTS
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = wide / wide.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x if wide is matrix else x.T

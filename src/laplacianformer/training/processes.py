@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 
 
 def in_each(fabric: Fabric, make: Callable[[], Made]) -> Made:
-    """`make()` in every process. Where one can't, all raise what it says."""
+    """`make()` in every process. If it fails in one, all raise its error."""
     made, problem = None, ""
     try:
         made = make()
@@ -29,7 +29,7 @@ def in_each(fabric: Fabric, make: Callable[[], Made]) -> Made:
 
 
 def in_first(fabric: Fabric, make: Callable[[], Made]) -> Made:
-    """`make()` in the first process, its result in all. Where it can't, all raise what it says."""
+    """`make()` in the first process, its result in all. If it fails, all raise its error."""
     made, problem = None, ""
     if fabric.is_global_zero:
         try:

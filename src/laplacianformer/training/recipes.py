@@ -2,50 +2,68 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.recipe import Recipe
-from laplacianformer.detection.recipe import DetectionRecipe
 
-AnyRecipe = Recipe | DetectionRecipe
+Recipe = TypeVar("Recipe")
+
+# Families of recipes that have one file for all sizes: the keys that set the size, and the stochastic depth per size.
+_SIZE_KEYS = {
+    "imagenet": ("model.name", "model.args.drop_path_rate"),
+    "coco-maskrcnn": ("detector.backbone", "detector.backbone_args.drop_path_rate"),
+    "coco-retinanet": ("detector.backbone", "detector.backbone_args.drop_path_rate"),
+}
+_DROP_PATH_RATES = {"tiny": 0.1, "small": 0.1, "medium": 0.2, "large": 0.3, "huge": 0.4}
 
 
 def names() -> list[str]:
-    """Recipes inside the package."""
-    files = resources.files("laplacianformer.recipes").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    """The recipes of the package."""
+    return sorted(file.name.removesuffix(".yaml") for file in _folder().iterdir() if file.name.endswith(".yaml"))
 
 
-def load(name: str, overrides: Iterable[str] = ()) -> AnyRecipe:
-    """The recipe of this name, or in this file, with `section.key=value` put over it.
+def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] = ()) -> Recipe:
+    """The recipe with this name, or in this file, with `section.key=value` overrides applied.
 
-    With a section `detector` it is one for detection, otherwise for classification.
+    Args:
+        kinds: types of recipes by the section that only this type has: {"model": Recipe, "detector": DetectionRecipe}.
     """
     tree = _parse(_read(name), name)
     if not isinstance(tree, dict):
-        raise InputError(f"recipe {name}: expected sections as model: and data:, got {type(tree).__name__}")
-    kind: type[AnyRecipe] = DetectionRecipe if "detector" in tree else Recipe
+        raise InputError(f"recipe {name}: expected sections such as data: and optimise:, got {type(tree).__name__}")
+    kind = next((kind for section, kind in kinds.items() if section in tree), None)
+    if kind is None:
+        raise InputError(f"recipe {name}: expected a section {' or '.join(f'{section}:' for section in kinds)}")
     for override in overrides:
-        _put(tree, override)
+        _apply(tree, override)
     try:
         return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
         raise InputError(f"recipe {name}: {_explain(error, kind)}") from None
 
 
-def as_yaml(recipe: AnyRecipe, *, with_root: bool = True) -> str:
-    """Every key, defaults included; data.root, which means nothing on another machine, may be left out."""
+def as_yaml(recipe: Any, *, with_root: bool = True) -> str:
+    """Every key, defaults included. data.root, which means nothing on another machine, may be left out."""
     plain = TypeAdapter(type(recipe)).dump_python(recipe, mode="json")
     if not with_root:
         plain["data"]["root"] = None
     return yaml.safe_dump(plain, sort_keys=False)
+
+
+def size_overrides(family: str, size: str) -> tuple[str, ...]:
+    """The overrides that set the model size in a family of recipes: ("imagenet", "small"), for example."""
+    name_key, drop_path_key = _SIZE_KEYS[family]
+    return f"{name_key}=laplacianformer_{size}", f"{drop_path_key}={_DROP_PATH_RATES[size]}"
+
+
+def _folder() -> Any:
+    return resources.files("laplacianformer") / "recipes"
 
 
 def _read(name: str) -> str:
@@ -55,10 +73,23 @@ def _read(name: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"can't read the recipe {name}: {error}") from None
     if name not in names():
+        _refuse_old_name(name)
         raise InputError(
             f"no recipe {name!r}{_nearest(name, names())}: give a .yaml file or one of {', '.join(names())}"
         )
-    return (resources.files("laplacianformer.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    text: str = (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    return text
+
+
+def _refuse_old_name(name: str) -> None:
+    """There was a file for each size, imagenet-small for example: say what replaced it."""
+    family, _, size = name.rpartition("-")
+    if family in _SIZE_KEYS and size in _DROP_PATH_RATES:
+        overrides = " ".join(size_overrides(family, size))
+        raise InputError(
+            f"the recipe {name!r} is now a size of the recipe {family!r}: "
+            f"laplacianformer train --recipe {family} {overrides}"
+        )
 
 
 def _parse(text: str, what: str) -> Any:
@@ -68,11 +99,11 @@ def _parse(text: str, what: str) -> Any:
         raise InputError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
 
 
-def _put(tree: dict[str, Any], override: str) -> None:
+def _apply(tree: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     *sections, key = path.split(".")
     if not equals or not sections or not all([*sections, key]):
-        raise InputError(f"override {override!r}: expected section.key=value, as optimise.epochs=10")
+        raise InputError(f"override {override!r}: expected section.key=value, for example optimise.epochs=10")
     for section in sections:
         if tree.get(section) is None:
             tree[section] = {}
@@ -82,22 +113,22 @@ def _put(tree: dict[str, Any], override: str) -> None:
     tree[key] = _parse(text, f"the value of {path}")
 
 
-def _explain(error: ValidationError, recipe: type[AnyRecipe]) -> str:
-    """The first complaint: which key, what was expected, what was given."""
+def _explain(error: ValidationError, recipe: type) -> str:
+    """The first mistake: which key, what was expected, what was given."""
     first = error.errors()[0]
-    place = [str(part) for part in first["loc"]]
+    location = [str(part) for part in first["loc"]]
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = _keys(recipe, place[:-1])
-        return f"unknown key {'.'.join(place)}{_nearest(place[-1], known)}; known: {', '.join(known)}"
+        known = _keys(recipe, location[:-1])
+        return f"unknown key {'.'.join(location)}{_nearest(location[-1], known)}; known: {', '.join(known)}"
     if first["type"] in ("missing", "missing_argument"):
-        return f"{'.'.join(place)} is missing"
+        return f"{'.'.join(location)} is missing"
     message = first["msg"].removeprefix("Value error, ")
-    if not place:
+    if not location:
         return message
-    return f"{'.'.join(place)}: {message[0].lower()}{message[1:]}, got {first['input']!r}"
+    return f"{'.'.join(location)}: {message[0].lower()}{message[1:]}, got {first['input']!r}"
 
 
-def _keys(recipe: type[AnyRecipe], section: list[str]) -> list[str]:
+def _keys(recipe: type, section: list[str]) -> list[str]:
     kind: Any = recipe
     for key in section:
         kind = {field.name: field.type for field in dataclasses.fields(kind)}[key]

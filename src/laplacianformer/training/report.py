@@ -1,53 +1,47 @@
-"""What a person sees of a run: a progress bar, a line an epoch, a table at the end."""
+"""What a run tells while it goes on. The library prints nothing: whoever starts a run may pass a `Report` that does."""
 
 from collections.abc import Sequence
-from types import TracebackType
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from dataclasses import dataclass
+from typing import Protocol
 
 
-class Report:
-    """Only the first process speaks."""
+@dataclass(frozen=True)
+class Table:
+    """Text for people, in rows; `header` is empty where columns need no names."""
 
-    def __init__(self, title: str, steps: int, step: int, *, active: bool) -> None:
-        self.console = Console(quiet=not active)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not active,
-        )
-        self.task = self.progress.add_task(title, total=steps, completed=step)
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
-    def __enter__(self) -> "Report":
-        self.progress.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.progress.stop()
+class Report(Protocol):
+    """Is called by the first process only."""
+
+    def start(self, title: str, steps: int, step: int) -> None:
+        """Step `step` of `steps` is done: 0, or that of the checkpoint that the run continues from."""
 
     def advance(self, step: int) -> None:
-        self.progress.update(self.task, completed=step)
+        """Another step is done."""
 
     def row(self, loss: float, line: str) -> None:
-        """The loss beside the bar, and a line above it where there is one."""
-        self.progress.update(self.task, description=f"loss {loss:.3f}")
-        if line:
-            self.console.print(line)
+        """A row of metrics was written; `line` sums it up where there was an evaluation, and is empty otherwise."""
 
-    def end(self, title: str, rows: Sequence[tuple[str, str]], tables: Sequence[Table]) -> None:
-        """The tables of the task, and one that sums up the run."""
-        for shown in tables:
-            self.console.print(shown)
-        table = Table(title=title, show_header=False)
-        table.add_column()
-        table.add_column(overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        self.console.print(table)
+    def stop(self) -> None:
+        """The steps are over: all of them, or an error ended the run."""
+
+    def end(self, tables: Sequence[Table]) -> None:
+        """The weights are written; `tables` sum up the run."""
+
+
+class Silent:
+    """A report to nobody."""
+
+    def start(self, title: str, steps: int, step: int) -> None: ...
+
+    def advance(self, step: int) -> None: ...
+
+    def row(self, loss: float, line: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def end(self, tables: Sequence[Table]) -> None: ...

@@ -1,0 +1,80 @@
+"""safetensors files: tensors by name, and metadata that says what they are, each entry as text."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import replacing
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a file, whole or not at all. The tensors may be on any device, and share memory."""
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    data = safetensors.torch.save(copies, dict(metadata))
+    with replacing(path) as file:
+        file.write(data)
+
+
+def state_dict(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """The tensors of a model, with its parameters in another dtype if one is given."""
+    tensors: dict[str, Tensor] = model.state_dict()
+    if dtype is not None:
+        for name, parameter in model.named_parameters():
+            tensors[name] = parameter.detach().to(dtype)
+            if not torch.equal(tensors[name].isfinite(), parameter.isfinite()):
+                raise InputError(f"{name} has values too large for {dtype}: save it without dtype")
+    return tensors
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a file."""
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a complete safetensors file ({error}): copy or export it again") from None
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata alone; empty for what is not a safetensors file."""
+    if not path.is_file():
+        return {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except SafetensorError:
+        return {}
+
+
+def json_entry(path: Path, metadata: Mapping[str, str], key: str) -> Any:
+    """The value of a key of the metadata that is JSON."""
+    try:
+        return json.loads(metadata[key])
+    except ValueError:
+        raise InputError(f"{path} has metadata that is not JSON: {key} is {metadata[key]!r}") from None
+
+
+def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless a file has the tensors of a model, in their shapes, and no others."""
+    different = [
+        *(f"{name} is missing" for name in expected if name not in tensors),
+        *(f"{name} is unknown" for name in tensors if name not in expected),
+        *(
+            f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
+            for name, tensor in expected.items()
+            if name in tensors and tensors[name].shape != tensor.shape
+        ),
+    ]
+    if different:
+        more = f" and {len(different) - 3} more" if len(different) > 3 else ""
+        raise InputError(f"{path} does not hold the {architecture} that it names: {'; '.join(different[:3])}{more}")

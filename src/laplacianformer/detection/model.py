@@ -1,0 +1,43 @@
+"""What a recipe asks for: the detector, and the groups of its parameters."""
+
+from typing import Any
+
+from torch import nn
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.detection.builders import BUILDERS, parameter_groups
+from laplacianformer.detection.recipe import DetectionOptimise, DetectionRecipe
+
+
+def create_detector(recipe: DetectionRecipe, num_classes: int) -> nn.Module:
+    """The detector, with the weights that training starts from."""
+    detector, data = recipe.detector, recipe.data
+    build = BUILDERS[detector.name]
+    try:
+        model: nn.Module = build(
+            detector.backbone,
+            num_classes,
+            detector.weights,
+            backbone_args=detector.backbone_args,
+            frozen_stages=detector.frozen_stages,
+            frozen_statistics=detector.frozen_statistics,
+            short_side=data.short_side,
+            long_side=data.long_side,
+            mean=data.mean,
+            std=data.std,
+            **detector.args,
+        )
+    except InputError:
+        raise
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        what = f"{detector.name} on {detector.backbone}"
+        raise InputError(f"can't create the detector {what}: {' '.join(str(error).split())}") from None
+    return model
+
+
+def create_parameter_groups(model: Any, optimise: DetectionOptimise) -> list[dict[str, Any]]:
+    """The parameters for the optimiser, with the weight decay and layer decay of the recipe."""
+    try:
+        return parameter_groups(model, optimise.weight_decay, optimise.layer_decay)
+    except ValueError as error:
+        raise InputError(f"optimise.{error}") from None

@@ -1,0 +1,82 @@
+"""The start of a run: its processes, its folder, and what can be refused before any data is read."""
+
+import os
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
+
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import check_folder
+from laplacianformer.training import checkpoint, finite
+from laplacianformer.training.processes import in_each, in_first
+from laplacianformer.training.recipe import Run
+from laplacianformer.training.report import Report, Silent
+from laplacianformer.training.sharding import shard
+
+_PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run as one start of it sees it; a run that was interrupted continues in another session."""
+
+    fabric: Fabric
+    output: Path
+    resume: bool = False  # continue from the checkpoint in `output`, if there is one
+    report: Report = field(default_factory=Silent)
+
+    @property
+    def weights(self) -> Path:
+        """The file that the trained weights go to."""
+        return self.output / "model.safetensors"
+
+
+def start(run: Run, output: Path, *, resume: bool = False, report: Report | None = None) -> Session:
+    """Launch the processes of a run that writes to the folder `output`."""
+    fabric = create_engine(run)
+    fabric.launch()
+    in_first(fabric, lambda: _check_output(output, resume=resume))
+    if run.precision == "bfloat16" and fabric.device.type == "cpu":
+        in_each(fabric, finite.try_bfloat16_on_cpu)
+    if report is None or not fabric.is_global_zero:
+        report = Silent()
+    return Session(fabric, output, resume, report)
+
+
+def create_engine(run: Run) -> Fabric:
+    """Lightning Fabric: the device, the processes and how they communicate, as torchrun, SLURM or the recipe say."""
+    devices, nodes = run.devices, run.num_nodes
+    if TorchElasticEnvironment.detect():  # Lightning wants the numbers of torchrun and SLURM once more
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    elif SLURMEnvironment.detect():
+        nodes = int(os.environ.get("SLURM_NNODES", "1"))
+        devices = int(os.environ["SLURM_NTASKS"]) // nodes
+    warnings.filterwarnings("ignore", "Grad strides do not match")  # of dimensions of size 1, where they mean nothing
+    strategy: Any = run.strategy
+    if strategy == "fsdp":
+        if devices == "auto":
+            raise InputError("run.strategy=fsdp: give run.devices=N, or start with torchrun or SLURM")
+        strategy = ModelParallelStrategy(shard, data_parallel_size=devices * nodes, tensor_parallel_size=1)
+    try:
+        return Fabric(
+            accelerator=run.accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=strategy,
+            precision=_PRECISIONS[run.precision],
+        )
+    except (RuntimeError, ValueError) as error:  # no such device, or too few
+        raise InputError(f"can't run on run.accelerator={run.accelerator}, run.devices={devices}: {error}") from None
+
+
+def _check_output(output: Path, *, resume: bool) -> None:
+    if checkpoint.exists(output) and not resume:
+        raise InputError(f"{output} already holds a run: pass --resume to continue it, or another --output")
+    check_folder(output)
