@@ -19,6 +19,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror csrc/*/*.h csrc/*/*.cpp
 
 demo: .venv/ready
 	$(BIN)/python examples/digits.py --output runs/demo

@@ -103,7 +103,7 @@ def whitening_matrix(c: Tensor, whitening: str | None, running: Tensor | None, c
     return torch.diag_embed((variance + eps) ** -0.5)
 
 
-def evaluate(
+def evaluate(  # long: the whole definition, to be read in one piece
     x: Tensor,
     size: Size,
     state: dict[str, Tensor],

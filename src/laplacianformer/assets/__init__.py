@@ -6,8 +6,10 @@ from typing import Any
 
 from safetensors import safe_open
 
+__all__ = ["PATH", "as_pretrained"]
+
 PATH = Path(__file__).parent / "cifar10_nano.safetensors"
-SOURCES = frozenset({"file", "url", "hf_hub_id", "state_dict"})  # where timm may be told to take weights from
+_SOURCES = frozenset({"file", "url", "hf_hub_id", "state_dict"})  # where timm may be told to take weights from
 
 
 def as_pretrained(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -16,7 +18,7 @@ def as_pretrained(arguments: dict[str, Any]) -> dict[str, Any]:
     As they are where other weights are named, or where the package has none: timm then says so.
     """
     overlay = arguments.get("pretrained_cfg_overlay") or {}
-    if arguments.get("pretrained_cfg") or SOURCES & overlay.keys() or not PATH.is_file():
+    if arguments.get("pretrained_cfg") or _SOURCES & overlay.keys() or not PATH.is_file():
         return arguments
     with safe_open(PATH, framework="pt") as file:
         metadata = file.metadata()

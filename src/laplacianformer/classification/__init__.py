@@ -8,21 +8,34 @@ result = classification.train(recipe, Path("runs/digits"))
 
 from typing import TYPE_CHECKING
 
+from laplacianformer._util.lazy import lazy_exports
+from laplacianformer.classification.evaluation import Evaluation, evaluate, open_batches
+from laplacianformer.classification.inference import Prediction, predict
+from laplacianformer.classification.pictures import draw_confusion, draw_predictions
+
 if TYPE_CHECKING:
     from laplacianformer.classification.recipe import Recipe, load_recipe
     from laplacianformer.classification.task import Result, train
 
-__all__ = ["Recipe", "Result", "load_recipe", "train"]
+__all__ = [
+    "Evaluation",
+    "Prediction",
+    "Recipe",
+    "Result",
+    "draw_confusion",
+    "draw_predictions",
+    "evaluate",
+    "load_recipe",
+    "open_batches",
+    "predict",
+    "train",
+]
 
-
-def __getattr__(name: str) -> object:
-    """Import what needs Lightning and pydantic on first use: `pip install 'laplacianformer[train]'`."""
-    if name in ("Recipe", "load_recipe"):
-        from laplacianformer.classification import recipe
-
-        return getattr(recipe, name)
-    if name in ("Result", "train"):
-        from laplacianformer.classification import task
-
-        return getattr(task, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What needs Lightning and pydantic is imported on first use: pip install 'laplacianformer[train]'.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "recipe": ["Recipe", "load_recipe"],
+        "task": ["Result", "train"],
+    },
+)

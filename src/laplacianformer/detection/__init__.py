@@ -1,4 +1,4 @@
-"""Object detection and instance segmentation: torchvision's detectors on any backbone of timm.
+"""Object detection and instance segmentation: torchvision"s detectors on any backbone of timm.
 
 from laplacianformer import detection
 
@@ -8,17 +8,27 @@ result = detection.train(detection.load_recipe("shapes-maskrcnn"), Path("runs/sh
 
 from typing import TYPE_CHECKING
 
+from laplacianformer._util.lazy import lazy_exports
 from laplacianformer.detection.builders import mask_rcnn, parameter_groups, retinanet
+from laplacianformer.detection.find import find_objects
+from laplacianformer.detection.inference import Detection, Object, detect
 from laplacianformer.detection.weights import DetectorWeights, load_detector, save_detector
 
 if TYPE_CHECKING:
+    from laplacianformer.detection.evaluation import DetectionEvaluation, evaluate
     from laplacianformer.detection.recipe import DetectionRecipe, load_recipe
     from laplacianformer.detection.task import Result, train
 
 __all__ = [
+    "Detection",
+    "DetectionEvaluation",
     "DetectionRecipe",
     "DetectorWeights",
+    "Object",
     "Result",
+    "detect",
+    "evaluate",
+    "find_objects",
     "load_detector",
     "load_recipe",
     "mask_rcnn",
@@ -28,15 +38,12 @@ __all__ = [
     "train",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Import what needs Lightning and pydantic on first use: `pip install 'laplacianformer[train]'`."""
-    if name in ("DetectionRecipe", "load_recipe"):
-        from laplacianformer.detection import recipe
-
-        return getattr(recipe, name)
-    if name in ("Result", "train"):
-        from laplacianformer.detection import task
-
-        return getattr(task, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What needs Lightning and pydantic is imported on first use: pip install 'laplacianformer[train]'.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "evaluation": ["DetectionEvaluation", "evaluate"],
+        "recipe": ["DetectionRecipe", "load_recipe"],
+        "task": ["Result", "train"],
+    },
+)

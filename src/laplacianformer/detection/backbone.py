@@ -7,11 +7,13 @@ from typing import Any
 import timm
 from timm.layers import Format
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock
 
 from laplacianformer.attention.whitening import Whitening
+
+# Layers with running statistics.
+_STATISTICS = (Whitening, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class FeatureMaps(nn.Module):
@@ -43,7 +45,7 @@ class FeatureMaps(nn.Module):
         if frozen_stages:
             self._freeze(name, frozen_stages)
         if frozen_statistics:
-            self.frozen += [module for module in self.body.modules() if isinstance(module, Whitening | _BatchNorm)]
+            self.frozen += [module for module in self.body.modules() if isinstance(module, _STATISTICS)]
         self.train(self.training)
 
     def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":

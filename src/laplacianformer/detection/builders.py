@@ -51,7 +51,7 @@ def _builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
     return built
 
 
-@_builder  # More than 50 lines because of its arguments and what they mean.
+@_builder  # long: its arguments, and what they mean
 def mask_rcnn(
     backbone: str = "laplacianformer_tiny",
     num_classes: int = 80,

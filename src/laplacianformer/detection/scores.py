@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from rich.table import Table
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection.coco import CocoImages
@@ -84,17 +83,6 @@ def _silent(*_: Any, **__: Any) -> None:
 def rows(scores: Scores) -> tuple[tuple[str, ...], ...]:
     """One row per number, for people: its name, its value for boxes, its value for masks."""
     return tuple((name.replace("_", " "), *(percent(numbers[name]) for numbers in scores.values())) for name in NUMBERS)
-
-
-def table(scores: Scores, title: str) -> Table:
-    """The twelve numbers, one column each for boxes and masks."""
-    shown = Table(title=title)
-    shown.add_column("%", no_wrap=True)
-    for kind in scores:
-        shown.add_column(kind, justify="right")
-    for row in rows(scores):
-        shown.add_row(*row)
-    return shown
 
 
 def percent(value: float | None) -> str:

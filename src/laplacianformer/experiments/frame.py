@@ -79,8 +79,8 @@ class Reproduced(NamedTuple):
     results: Path  # the folder it has written
 
 
-# A table in the form of a function, hence its length: only the module that is asked for is imported, because some need
-# packages that others don't, and mypy checks each one against the protocol.
+# long: a table in the form of a function. Only the module that is asked for is imported, because some need packages
+# that others don't, and mypy checks each one against the protocol.
 def find(name: str) -> Experiment:
     """The module of an experiment."""
     match name:

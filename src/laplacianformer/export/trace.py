@@ -1,10 +1,10 @@
 """The graph of a model for any batch, and for any image size or a single one."""
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.export import Dim, ExportedProgram
 
 from laplacianformer._util.errors import InputError
@@ -49,10 +49,14 @@ def exportable(model: nn.Module) -> LaplacianFormer:
     return model
 
 
-def check_operators(program: ExportedProgram, known: Collection[OpOverload]) -> None:
+def check_operators(program: ExportedProgram, known: Collection[object]) -> None:
     """Raise an InputError if a graph has operators of this package that are not among the known."""
-    called = {node.target for node in program.graph.nodes if isinstance(node.target, OpOverload)}
-    unknown = {operator.name() for operator in called - set(known) if operator.namespace == "laplacianformer"}
+    called: set[Any] = {node.target for node in program.graph.nodes}
+    unknown = {
+        operator.name()
+        for operator in called - set(known)
+        if getattr(operator, "namespace", None) == "laplacianformer"
+    }
     if unknown:
         raise InputError(
             f"{', '.join(sorted(unknown))} can't be exported: expected a model with the solver newton_schulz "

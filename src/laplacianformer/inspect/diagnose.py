@@ -1,5 +1,6 @@
 """Diagnose a model's attention on real images: dead kernels, inaccurate inverses, numbers that are not finite."""
 
+import io
 from dataclasses import dataclass, fields
 
 import torch
@@ -46,10 +47,9 @@ class Diagnosis(list[LayerDiagnosis]):
         return table
 
     def __str__(self) -> str:
-        console = Console(width=140)
-        with console.capture() as capture:
-            console.print(self.table())
-        return capture.get()
+        text = io.StringIO()
+        Console(width=140, file=text).print(self.table())
+        return text.getvalue()
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ A task is an object with the attributes and methods of `Task`; `Loop(task, start
 
 from typing import TYPE_CHECKING
 
+from laplacianformer._util.lazy import lazy_exports
 from laplacianformer.training.report import Report, Silent, Table
 
 if TYPE_CHECKING:
@@ -12,21 +13,23 @@ if TYPE_CHECKING:
     from laplacianformer.training.session import Session, start
     from laplacianformer.training.task import Task
 
-__all__ = ["Finished", "Loop", "Report", "Session", "Silent", "Table", "Task", "start"]
+__all__ = [
+    "Finished",
+    "Loop",
+    "Report",
+    "Session",
+    "Silent",
+    "Table",
+    "Task",
+    "start",
+]
 
-
-def __getattr__(name: str) -> object:
-    """Import what needs Lightning and pydantic on first use: `pip install 'laplacianformer[train]'`."""
-    if name in ("Finished", "Loop"):
-        from laplacianformer.training import loop
-
-        return getattr(loop, name)
-    if name in ("Session", "start"):
-        from laplacianformer.training import session
-
-        return getattr(session, name)
-    if name == "Task":
-        from laplacianformer.training.task import Task
-
-        return Task
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What needs Lightning and pydantic is imported on first use: pip install 'laplacianformer[train]'.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "loop": ["Finished", "Loop"],
+        "session": ["Session", "start"],
+        "task": ["Task"],
+    },
+)

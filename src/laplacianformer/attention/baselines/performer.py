@@ -42,7 +42,7 @@ class PerformerAttention(FeatureMapAttention):
 
     def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
         q_bhnf, k_bhnf = self.exponents(q_bhnd), self.exponents(k_bhnd)
-        # The largest exponent becomes 0, so that nothing overflows: one factor a query, one for all keys of a head.
+        # The largest exponent becomes 0, so that nothing overflows: one factor per query, one for all keys of a head.
         q_bhnf = q_bhnf - q_bhnf.detach().amax(-1, keepdim=True)
         k_bhnf = k_bhnf - k_bhnf.detach().amax((-2, -1), keepdim=True)
         return q_bhnf.exp(), k_bhnf.exp()

@@ -20,7 +20,7 @@ from laplacianformer.ops.tracing import has_static_size, is_unobserved
 _OP = "laplacian_attention"
 
 
-def laplacian_attention(
+def laplacian_attention(  # long: its arguments, and what they mean
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -1,1 +1,5 @@
-from laplacianformer.ops.laplacian_kernel.op import laplacian_kernel as laplacian_kernel
+"""The matrix of the Laplacian kernel."""
+
+from laplacianformer.ops.laplacian_kernel.op import laplacian_kernel
+
+__all__ = ["laplacian_kernel"]

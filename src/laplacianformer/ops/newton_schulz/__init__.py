@@ -1,2 +1,5 @@
-from laplacianformer.ops.newton_schulz.op import newton_schulz as newton_schulz
-from laplacianformer.ops.newton_schulz.op import newton_schulz_residuals as newton_schulz_residuals
+"""The inverse by Newton-Schulz steps."""
+
+from laplacianformer.ops.newton_schulz.op import newton_schulz, newton_schulz_residuals
+
+__all__ = ["newton_schulz", "newton_schulz_residuals"]

@@ -1,1 +1,5 @@
-from laplacianformer.ops.rotate.op import rotate as rotate
+"""The rotation of pairs of channels, for rotary positions."""
+
+from laplacianformer.ops.rotate.op import rotate
+
+__all__ = ["rotate"]
