@@ -79,9 +79,9 @@ class Reproduced(NamedTuple):
     results: Path  # the folder it has written
 
 
-# long: a table in the form of a function. Only the module that is asked for is imported, because some need packages
+# Only the module that is asked for is imported, because some need packages
 # that others don't, and mypy checks each one against the protocol.
-def find(name: str) -> Experiment:
+def find(name: str) -> Experiment:  # long: a table in the form of a function
     """The module of an experiment."""
     match name:
         case "qk-distances":

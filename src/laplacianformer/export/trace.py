@@ -53,9 +53,7 @@ def check_operators(program: ExportedProgram, known: Collection[object]) -> None
     """Raise an InputError if a graph has operators of this package that are not among the known."""
     called: set[Any] = {node.target for node in program.graph.nodes}
     unknown = {
-        operator.name()
-        for operator in called - set(known)
-        if getattr(operator, "namespace", None) == "laplacianformer"
+        operator.name() for operator in called - set(known) if getattr(operator, "namespace", None) == "laplacianformer"
     }
     if unknown:
         raise InputError(
