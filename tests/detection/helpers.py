@@ -11,6 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from laplacianformer.detection import load_recipe, mask_rcnn, retinanet, shapes
+from laplacianformer.detection.coco import open_coco
+from laplacianformer.detection.recipe import DetectionData
 
 BACKBONE = {
     "depths": [1, 1],
@@ -107,3 +109,7 @@ def recipe(path: Path, detector: str = "mask_rcnn", **sections: dict[str, Any]) 
         tree[name] |= keys
     path.write_text(yaml.safe_dump(tree))
     return load_recipe(str(path))
+
+
+def open_folder(folder: Path, *, masks: bool = True, **keys: Any) -> Any:
+    return open_coco(DetectionData(root=str(folder), **keys), "train", masks=masks)

@@ -8,35 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.detection.batches import GroupedOrder, TrainingScenes
 from laplacianformer.detection.coco import open_coco
-from laplacianformer.detection.recipe import DetectionAugment, DetectionData
+from laplacianformer.detection.recipe import DetectionData
 from tests.detection import helpers
+from tests.detection.helpers import open_folder
 
 SQUARE = [[10, 8, 30, 8, 30, 20, 10, 20]]  # polygon of the box 10, 8, 20 x 12
 COUNTS = [48 * 10 + 8, 12, *[36, 12] * 19, 48 * 48 - (48 * 10 + 8) - 12 - 48 * 19]  # the same, down the columns
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return helpers.coco_folder(tmp_path_factory.mktemp("coco") / "data", train=6, val=2)
-
-
-@pytest.fixture
-def folder(original: Path, tmp_path: Path) -> Path:
-    """Images are shared between tests, annotations may be edited."""
-    for split in ("train", "val"):
-        (tmp_path / split).symlink_to(original / split)
-        (tmp_path / f"instances_{split}.json").write_text((original / f"instances_{split}.json").read_text())
-    return tmp_path
-
-
-def opened(folder: Path, *, masks: bool = True, **keys: Any) -> Any:
-    return open_coco(DetectionData(root=str(folder), **keys), "train", masks=masks)
 
 
 def only(folder: Path, **fields: Any) -> None:
@@ -61,7 +42,7 @@ def test_polygons_and_run_lengths_of_both_kinds_give_the_same_mask(folder: Path,
         coded = mask.encode(np.asfortranarray(expected))
         segmentation = {"size": [48, 48], "counts": coded["counts"].decode()}
     only(folder, segmentation=segmentation)
-    target = opened(folder).target(0)
+    target = open_folder(folder).target(0)
     assert target["boxes"].tolist() == [[10, 8, 30, 20]]
     assert target["labels"].tolist() == [2]
     assert np.array_equal(target["masks"][0].numpy(), expected)
@@ -69,7 +50,7 @@ def test_polygons_and_run_lengths_of_both_kinds_give_the_same_mask(folder: Path,
 
 def test_crowds_are_not_trained_on_but_stay_for_evaluation(folder: Path) -> None:
     only(folder, iscrowd=1, segmentation={"size": [48, 48], "counts": COUNTS})
-    images = opened(folder)
+    images = open_folder(folder)
     assert len(images.target(0)["boxes"]) == 0
     assert images.tree["annotations"][0]["iscrowd"] == 1
 
@@ -81,9 +62,9 @@ def test_category_ids_with_gaps_get_labels_without_gaps(folder: Path) -> None:
         for one in tree["annotations"]:
             one["category_id"] = 100 - 10 * one["category_id"]
 
-    before = opened(folder)
+    before = open_folder(folder)
     helpers.change(folder, "train", edit)
-    after = opened(folder)
+    after = open_folder(folder)
     assert after.category_ids == (50, 60, 70, 80, 90)
     assert after.classes == before.classes[::-1]
     for index in range(len(before)):
@@ -92,7 +73,7 @@ def test_category_ids_with_gaps_get_labels_without_gaps(folder: Path) -> None:
 
 def test_an_image_without_objects_has_an_empty_target(folder: Path) -> None:
     helpers.change(folder, "train", lambda tree: tree.update(annotations=[]))
-    image, target = opened(folder).read(0)
+    image, target = open_folder(folder).read(0)
     assert image.size == (48, 48)
     assert {name: tuple(value.shape) for name, value in target.items()} == {
         "boxes": (0, 4),
@@ -122,7 +103,7 @@ def test_an_object_that_teaches_nothing_is_left_out_and_named(
     fields, message = LEFT_OUT[what]
     only(folder, **fields)
     with caplog.at_level(logging.WARNING):
-        images = opened(folder)
+        images = open_folder(folder)
     assert len(images.target(0)["boxes"]) == 0
     import re
 
@@ -131,9 +112,9 @@ def test_an_object_that_teaches_nothing_is_left_out_and_named(
 
 def test_a_box_is_clipped_at_the_border_and_a_sliver_without_pixels_is_left_out(folder: Path) -> None:
     only(folder, bbox=[-5, 40, 20, 20], segmentation=[[-5, 40, 15, 40, 15, 60, -5, 60]])
-    assert opened(folder).target(0)["boxes"].tolist() == [[0, 40, 15, 48]]
+    assert open_folder(folder).target(0)["boxes"].tolist() == [[0, 40, 15, 48]]
     only(folder, bbox=[10.1, 8.1, 0.2, 0.2], segmentation=[[10.1, 8.1, 10.3, 8.1, 10.3, 8.3]])
-    assert len(opened(folder).target(0)["boxes"]) == 0
+    assert len(open_folder(folder).target(0)["boxes"]) == 0
 
 
 def duplicate_name(tree: dict[str, Any]) -> None:
@@ -189,7 +170,7 @@ def test_an_entry_that_makes_no_sense_is_refused_in_one_line_that_names_the_file
     edit, message = REFUSED[what]
     helpers.change(folder, "train", edit)
     with pytest.raises(InputError, match=rf"instances_train\.json.* ?{message}") as error:
-        opened(folder)
+        open_folder(folder)
     assert "\n" not in str(error.value)
 
 
@@ -199,11 +180,11 @@ def test_a_missing_area_is_that_of_the_mask_or_of_the_box(area: dict[str, Any], 
     only(folder, **fields)
     if not area:
         helpers.change(folder, "train", lambda tree: tree["annotations"][0].pop("area"))
-    images = opened(folder)
+    images = open_folder(folder)
     covered = int(images.target(0)["masks"].sum())
     assert images.tree["annotations"][0]["area"] == covered
     assert 100 < covered < 140
-    assert opened(folder, masks=False).tree["annotations"][0]["area"] == 240
+    assert open_folder(folder, masks=False).tree["annotations"][0]["area"] == 240
 
 
 @pytest.mark.parametrize(("stated", "turned"), [((48, 32), False), ((32, 48), True)])
@@ -215,21 +196,8 @@ def test_a_rotated_image_is_read_as_the_stated_size_says(stated: tuple[int, int]
     Image.fromarray(pixels).save(folder / "own" / "turned.png", exif=exif)
     entry = {"id": 50, "file_name": "turned.png", "width": stated[0], "height": stated[1]}
     helpers.change(folder, "train", lambda tree: tree.update(images=[entry], annotations=[]))
-    image, _ = opened(folder, train_images="own").read(0)
+    image, _ = open_folder(folder, train_images="own").read(0)
     assert np.array_equal(np.asarray(image), np.rot90(pixels, -1) if turned else pixels)
-
-
-@pytest.mark.parametrize("masks", [True, False])
-def test_if_no_image_can_be_read_a_black_one_says_so(masks: bool, folder: Path) -> None:
-    (folder / "empty").mkdir()
-    images = opened(folder, masks=masks, train_images="empty")
-    scenes = TrainingScenes(images, DetectionData(), DetectionAugment(), seed=0)
-    image, target, corrupt = scenes[0, 0]
-    assert not image.any()
-    assert {name: len(value) for name, value in target.items()} == dict.fromkeys(target, 0)
-    assert ("masks" in target) == masks
-    assert all("there is no " in line for line in corrupt)
-    assert corrupt
 
 
 def test_shapes_are_not_read_from_a_folder(folder: Path) -> None:
@@ -239,92 +207,41 @@ def test_shapes_are_not_read_from_a_folder(folder: Path) -> None:
 
 def test_retinanet_needs_no_masks(folder: Path) -> None:
     helpers.change(folder, "train", lambda tree: [one.pop("segmentation") for one in tree["annotations"]])
-    assert set(opened(folder, masks=False).target(0)) == {"boxes", "labels"}
+    assert set(open_folder(folder, masks=False).target(0)) == {"boxes", "labels"}
 
 
 def test_files_are_found_where_coco_has_them_or_where_the_recipe_says(folder: Path) -> None:
     (folder / "annotations").mkdir()
     (folder / "instances_train.json").rename(folder / "annotations" / "instances_train2017.json")
     (folder / "train").rename(folder / "train2017")
-    assert opened(folder).read(0)[0].size == (48, 48)
+    assert open_folder(folder).read(0)[0].size == (48, 48)
     (folder / "annotations" / "instances_train2014.json").write_text("{}")
     with pytest.raises(InputError, match=r"several annotations: choose one with data\.train_annotations"):
-        opened(folder)
+        open_folder(folder)
     chosen = "annotations/instances_train2017.json"
-    assert len(opened(folder, train_annotations=chosen)) == 6
+    assert len(open_folder(folder, train_annotations=chosen)) == 6
     (folder / "train2017").rename(folder / "elsewhere")
     with pytest.raises(InputError, match=r"there is no .*train2017 for instances_train2017\.json"):
-        opened(folder, train_annotations=chosen)
-    assert opened(folder, train_annotations=chosen, train_images="elsewhere").read(0)[0].size == (48, 48)
+        open_folder(folder, train_annotations=chosen)
+    assert open_folder(folder, train_annotations=chosen, train_images="elsewhere").read(0)[0].size == (48, 48)
 
 
 def test_missing_and_broken_files_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no folder"):
-        opened(tmp_path / "nowhere")
+        open_folder(tmp_path / "nowhere")
     (folder / "instances_train.json").write_text("{")
     with pytest.raises(InputError, match=r"instances_train\.json is not JSON"):
-        opened(folder)
+        open_folder(folder)
     (folder / "instances_train.json").unlink()
     with pytest.raises(InputError, match=r"nor its folder annotations/ has a file instances_train\*\.json"):
-        opened(folder)
+        open_folder(folder)
 
 
 def test_an_image_of_another_size_than_stated_is_not_read(folder: Path) -> None:
     helpers.change(folder, "train", lambda tree: tree["images"][1].update(height=50))
-    images = opened(folder, masks=False)
+    images = open_folder(folder, masks=False)
     with pytest.raises(InputError, match=r"is 48 x 48 pixels, .*instances_train\.json says 48 x 50"):
         images.read(1)
-
-
-def test_augmentation_moves_image_box_and_mask_together(folder: Path) -> None:
-    """Whatever is drawn: each mask stays within its box and fills it where nothing was cropped or scaled away."""
-    augment = DetectionAugment(colour=0.5, zoom_out=0.5, crop=0.7, flip=0.5)
-    scenes = TrainingScenes(opened(folder), DetectionData(), augment, seed=0)
-    seen = set()
-    for epoch in range(8):
-        image, target, _ = scenes[epoch, 0]
-        seen.add(tuple(image.shape))
-        assert image.dtype == torch.uint8
-        assert target["masks"].shape[1:] == image.shape[1:]
-        for box, mask in zip(target["boxes"], target["masks"], strict=True):
-            rows, columns = np.nonzero(mask.numpy())
-            if len(rows):
-                assert columns.min() >= box[0] - 1
-                assert columns.max() <= box[2] + 1
-                assert rows.min() >= box[1] - 1
-                assert rows.max() <= box[3] + 1
-        again = scenes[epoch, 0]
-        assert torch.equal(again[0], image), "a function of seed, epoch and key"
-    assert len(seen) > 2
-
-
-def test_a_flip_mirrors_exactly(folder: Path) -> None:
-    images = opened(folder)
-    scenes = TrainingScenes(images, DetectionData(), DetectionAugment(flip=1.0), seed=0)
-    plain = images.target(0)
-    _, flipped, _ = scenes[0, 0]
-    assert torch.equal(flipped["masks"], plain["masks"].flip(2))
-    assert torch.equal(
-        flipped["boxes"],
-        torch.stack(
-            [48 - plain["boxes"][:, 2], plain["boxes"][:, 1], 48 - plain["boxes"][:, 0], plain["boxes"][:, 3]], 1
-        ),
-    )
-
-
-def test_all_batches_but_one_have_one_shape_and_every_image_comes_once() -> None:
-    groups = torch.arange(50) % 3 == 0
-    order = GroupedOrder(50, 4, seed=3, groups=groups)
-    keys = order.keys(0)
-    assert keys.shape == (12, 4)
-    assert len(keys.unique()) == 48
-    mixed = sum(bool(groups[batch].any() and not groups[batch].all()) for batch in keys)
-    assert mixed <= 1
-    assert not torch.equal(keys, order.keys(1))
-    kinds = [bool(groups[batch].float().mean() > 0.5) for batch in keys]
-    assert kinds != sorted(kinds), "batches of both shapes are mixed over the epoch"
-    halves = [GroupedOrder(50, 4, seed=3, rank=rank, world=2, groups=groups).keys(0) for rank in (0, 1)]
-    assert torch.equal(torch.stack(halves, 2).flatten(1), keys)
 
 
 def test_the_tree_that_was_read_is_not_changed() -> None:
