@@ -33,7 +33,11 @@ def test_channels_expected_are_those_of_the_model():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"attention": "reformer"}, ValueError, "one of laplacian, softmax, .* or a callable, got 'reformer'"),
+        (
+            {"attention": "reformer"},
+            ValueError,
+            "one of laplacian, ablation, softmax, .* or a callable, got 'reformer'",
+        ),
         ({"attention_args": {"grids": 7}}, TypeError, "grids"),
         ({"attention_args": {"kernel": "cauchy"}}, ValueError, "kernel must be one of"),
         ({"depths": (1, 1)}, ValueError, "one number (a|per) stage"),

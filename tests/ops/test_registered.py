@@ -1,4 +1,4 @@
-"""Ops called without torch.library give what the registered ops give, and are not taken where someone looks on."""
+"""Ops called without torch.library give what the registered ops give, and only where nobody observes the call."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from laplacianformer import LaplacianAttention, ops
-from laplacianformer.ops import registered
+from laplacianformer.ops import registered, tracing
 
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "laplacian_kernel": lambda x, y: ops.laplacian_kernel(x, y, 2.0),
@@ -52,7 +52,7 @@ def test_the_bits_are_those_of_the_registered_op(name: str, monkeypatch: pytest.
     found = gradients(CALLS[name])
     with torch.no_grad():
         found.append(CALLS[name](*inputs()))
-    monkeypatch.setattr(registered, "unwatched", lambda *arguments: False)
+    monkeypatch.setattr(registered, "is_unobserved", lambda *arguments: False)
     expected = gradients(CALLS[name])
     expected.append(expected[0])
     for a, b in zip(found, expected, strict=True):
@@ -113,7 +113,7 @@ def test_modes_of_other_threads_change_nothing() -> None:
     left.set()
     thread.join()
     assert second.seen == {"laplacian_kernel"}
-    assert registered.unwatched(*inputs())
+    assert tracing.is_unobserved(*inputs())
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

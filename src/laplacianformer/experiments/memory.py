@@ -88,7 +88,7 @@ def _peak_and_time(method: str, part: str, length: int, threads: int) -> Row | N
         limit_memory(FRACTION)
     try:
         megabytes = peak_memory(call, device)
-        times = interleaved({"pass": call}, seconds=2, rounds=1, device=device)["times"]["pass"]
+        times = interleaved({"pass": call}, seconds=0.3, rounds=3, device=device)["times"]["pass"]
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, MemoryError) and "alloc" not in str(error) and "memory" not in str(error):
             raise
