@@ -78,9 +78,9 @@ def ways(name: str) -> list[str]:
 
 def export(name: str, folder: Path, size: int) -> None:
     """Write the files of a model that do not exist yet."""
-    from laplacianformer.export.aot_inductor import to_pt2
-    from laplacianformer.export.int8 import quantised
-    from laplacianformer.export.onnx_model import to_onnx
+    from laplacianformer.export._aot_inductor import to_pt2
+    from laplacianformer.export._int8 import quantised
+    from laplacianformer.export._onnx_model import to_onnx
 
     folder.mkdir(parents=True, exist_ok=True)
     model = create(name)
@@ -112,8 +112,8 @@ def build(way: str, name: str, folder: Path, size: int) -> Call:
 
 
 def runner(way: str, name: str, file: bytes) -> Callable[[torch.Tensor], Any]:
-    from laplacianformer.export.aot_inductor import pt2_runner
-    from laplacianformer.export.onnx_model import onnx_runner
+    from laplacianformer.export._aot_inductor import pt2_runner
+    from laplacianformer.export._onnx_model import onnx_runner
 
     if way.startswith("onnxruntime"):
         return onnx_runner(file)

@@ -18,10 +18,10 @@ from laplacianformer._util.measuring import in_child
 from laplacianformer._util.provenance import provenance
 from laplacianformer.classification import evaluation as evaluate
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.export._int8 import quantised
+from laplacianformer.export._onnx_model import onnx_runner, to_onnx
+from laplacianformer.export._trace import exportable
 from laplacianformer.export.check import Runner, differences
-from laplacianformer.export.int8 import quantised
-from laplacianformer.export.onnx_model import onnx_runner, to_onnx
-from laplacianformer.export.trace import exportable
 
 
 class Run(nn.Module):

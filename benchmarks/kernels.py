@@ -34,7 +34,7 @@ from laplacianformer._util.provenance import provenance
 from laplacianformer.experiments import rivals
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.ops import cpu_extension
+from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.plots.figure import new_figure, save
 
 SCALE = 4.0

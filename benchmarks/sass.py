@@ -38,11 +38,11 @@ from comparing import RESULTS, parser_of, progress, show
 
 from laplacianformer._util.provenance import provenance
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.ops import triton_support as support
+from laplacianformer.ops import _triton_support as support
+from laplacianformer.ops._precision import accumulation_dtype
 from laplacianformer.ops.laplacian_kernel import triton as kernels
 from laplacianformer.ops.laplacian_matmul import triton as products
 from laplacianformer.ops.newton_schulz import triton as inverses
-from laplacianformer.ops.precision import accumulation_dtype
 
 UNROLL = support.UNROLL
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")

@@ -194,11 +194,29 @@ def test_every_exported_name_has_a_docstring() -> None:
     fail_on(offences)
 
 
+LIBRARY = ("attention", "classification", "data", "detection", "export", "inspect", "model", "ops", "plots", "training")
+
+
+def test_modules_that_export_nothing_begin_with_an_underscore() -> None:
+    """Of the rooms that users import from. The folder of an op is hidden by the function of the same name."""
+    homes = {target for path in modules() if path.name == "__init__.py" for _, target in imports(path)}
+    offences = []
+    for path in modules():
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        in_op_folder = parts[0] == "ops" and len(parts) > 2
+        if parts[0] not in LIBRARY or in_op_folder or parts[-1].startswith("_"):
+            continue
+        dotted_name = ".".join(("laplacianformer", *parts))
+        if not any(target.startswith(f"{dotted_name}.") or target == dotted_name for target in homes):
+            offences.append(Offence(path, 1, "exports nothing: its name should begin with an underscore"))
+    fail_on(offences)
+
+
 # Private names of torch may change with every release: one module deals with them. Others that may, which names, and
 # why there is no other way.
 PRIVATE = {
-    "ops/tracing.py": "torch",  # whether an op is being traced: torch has a public answer to parts of the question only
-    "export/aot_inductor.py": "torch._inductor.",  # the documented way to compile a package has no public name
+    "ops/_tracing.py": "torch",  # whether an op is being traced: torch answers only parts of it in public
+    "export/_aot_inductor.py": "torch._inductor.",  # the documented way to compile a package has no public name
     "inspect/cost.py": "torch.utils._python_dispatch.TorchDispatchMode",  # documented, and has no public name
     "experiments/rivals.py": "torch._dynamo.reset",  # what torch's own error message says to call
 }

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from laplacianformer import LaplacianAttention
-from laplacianformer.ops import backends, cpu_extension
+from laplacianformer.ops import _cpu_extension as cpu_extension
+from laplacianformer.ops import backends
 from laplacianformer.ops.laplacian_attention import cpu
 
 MISSING = backends()["cpu"]

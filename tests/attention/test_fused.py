@@ -8,7 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from laplacianformer import LaplacianAttention, ops
 from laplacianformer.attention import AblationAttention
-from laplacianformer.ops import cpu_extension, use_backend
+from laplacianformer.ops import _cpu_extension as cpu_extension
+from laplacianformer.ops import use_backend
 from tests.attention.fused import LEVELS, MISSING, SETTINGS, SIZES, composed, layer, random_projection
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"no C++ extension: {MISSING}")

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from laplacianformer import LaplacianAttention
-from laplacianformer.ops import cpu_extension
+from laplacianformer.ops import _cpu_extension as cpu_extension
 from tests.attention.fused import LEVELS, MISSING, SETTINGS, SIZES, composed, layer, random_projection
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"no C++ extension: {MISSING}")

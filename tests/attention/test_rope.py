@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from laplacianformer.attention.rope import rotate
+from laplacianformer.attention._rope import rotate
 from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.settings import Settings
 

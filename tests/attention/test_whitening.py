@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from laplacianformer.attention import AblationAttention, LaplacianAttention
-from laplacianformer.attention.whitening import Whitening, paused_updates, resize
+from laplacianformer.attention._whitening import Whitening, paused_updates, resize
 
 from .oracle import build, tokens
 

@@ -12,7 +12,8 @@ from PIL import Image
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification.evaluation import evaluate, open_batches
-from laplacianformer.data import images, indexed
+from laplacianformer.data import _images as images
+from laplacianformer.data import _indexed as indexed
 from laplacianformer.weights import load_weights, save_weights
 from tests.classification.helpers import labelled_folder
 from tests.data.helpers import encoded, shard

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from laplacianformer.classification.inference import attention_rows, predict
-from laplacianformer.data import images
+from laplacianformer.data import _images as images
 from laplacianformer.inspect import token_attention
 from laplacianformer.weights import load_weights
 from tests.helpers import INPUT, picture, save_small

@@ -18,7 +18,7 @@ from laplacianformer.classification.recipe import load_recipe
 from laplacianformer.classification.task import COLUMNS
 from laplacianformer.cli import main
 from laplacianformer.commands.train import data_overrides
-from laplacianformer.training import checkpoint
+from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.weights import load_weights
 from tests.training import helpers
 

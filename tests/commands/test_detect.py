@@ -10,7 +10,7 @@ from PIL import Image
 
 from laplacianformer.cli import main
 from laplacianformer.detection import save_detector
-from laplacianformer.detection.masks import decode
+from laplacianformer.detection._masks import decode
 from tests.detection import helpers
 from tests.helpers import picture, save_small
 

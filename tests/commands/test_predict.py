@@ -11,7 +11,7 @@ from laplacianformer import weights
 from laplacianformer.classification import inference
 from laplacianformer.cli import main
 from laplacianformer.commands import predict
-from laplacianformer.data import images
+from laplacianformer.data import _images as images
 from tests.helpers import CLASSES, INPUT, picture, save_small
 
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data import images
+from laplacianformer.data import _images as images
 from tests.helpers import INPUT, picture
 
 

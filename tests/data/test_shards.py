@@ -12,11 +12,11 @@ from PIL import Image
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import task as classification
-from laplacianformer.classification.batches import open_loaders
+from laplacianformer.classification._batches import open_loaders
 from laplacianformer.classification.recipe import Recipe
-from laplacianformer.data import images
+from laplacianformer.data import _images as images
+from laplacianformer.data._shards import Part, TimmStream
 from laplacianformer.data.batch import Batch
-from laplacianformer.data.shards import Part, TimmStream
 
 from ..training.helpers import tiny
 from .helpers import encoded, noise, shard

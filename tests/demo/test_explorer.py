@@ -10,7 +10,7 @@ from PIL import Image
 
 from laplacianformer import weights
 from laplacianformer._util.errors import InputError
-from laplacianformer.data import images
+from laplacianformer.data import _images as images
 from laplacianformer.demo import examples, overlays
 from laplacianformer.demo.explorer import ALL_HEADS, MAPS, OWN_MAP, Explorer
 from tests.helpers import CLASSES, INPUT, picture, save_small

@@ -10,8 +10,9 @@ import yaml
 from PIL import Image
 from torch import Tensor
 
-from laplacianformer.detection import load_recipe, mask_rcnn, retinanet, shapes
-from laplacianformer.detection.coco import open_coco
+from laplacianformer.detection import _shapes as shapes
+from laplacianformer.detection import load_recipe, mask_rcnn, retinanet
+from laplacianformer.detection._coco import open_coco
 from laplacianformer.detection.recipe import DetectionData
 
 BACKBONE = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from laplacianformer.detection.batches import GroupedOrder, TrainingScenes
+from laplacianformer.detection._batches import GroupedOrder, TrainingScenes
 from laplacianformer.detection.recipe import DetectionAugment, DetectionData
 from tests.detection.helpers import open_folder
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.attention.whitening import Whitening
+from laplacianformer.attention._whitening import Whitening
 from laplacianformer.detection import load_detector, mask_rcnn, parameter_groups, retinanet, save_detector
 from laplacianformer.weights import load_weights, save_weights
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.detection.coco import open_coco
+from laplacianformer.detection._coco import open_coco
 from laplacianformer.detection.recipe import DetectionData
 from tests.detection import helpers
 from tests.detection.helpers import open_folder
@@ -245,8 +245,8 @@ def test_an_image_of_another_size_than_stated_is_not_read(folder: Path) -> None:
 
 
 def test_the_tree_that_was_read_is_not_changed() -> None:
-    from laplacianformer.detection import shapes
-    from laplacianformer.detection.checked_coco import checked_tree
+    from laplacianformer.detection import _shapes as shapes
+    from laplacianformer.detection._checked_coco import checked_tree
 
     tree, _ = shapes.generate("train", 2, 48)
     before = copy.deepcopy(tree)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from laplacianformer.detection import shapes
-from laplacianformer.detection.masks import decode
+from laplacianformer.detection import _shapes as shapes
+from laplacianformer.detection._masks import decode
 
 
 def masks_of(tree: dict, image: int) -> list[np.ndarray]:

@@ -13,12 +13,13 @@ from safetensors import safe_open
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.detection import task as detection
-from laplacianformer.detection.batches import open_detection
+from laplacianformer.detection._batches import open_detection
+from laplacianformer.detection._scores import NUMBERS
 from laplacianformer.detection.recipe import load_recipe
-from laplacianformer.detection.scores import NUMBERS
 from laplacianformer.detection.task import COLUMNS
-from laplacianformer.training import Loop, checkpoint
-from laplacianformer.training.optimiser import create_schedule
+from laplacianformer.training import Loop
+from laplacianformer.training import _checkpoint as checkpoint
+from laplacianformer.training._optimiser import create_schedule
 from tests.detection import helpers
 from tests.training.helpers import rows, weights
 

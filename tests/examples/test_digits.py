@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from laplacianformer.data import Batch, images
+from laplacianformer.data import Batch
+from laplacianformer.data import _images as images
 from tests.helpers import INPUT, picture, save_small
 from tests.plots.helpers import check_png, metrics
 

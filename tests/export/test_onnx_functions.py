@@ -9,7 +9,7 @@ import torch
 onnx = pytest.importorskip("onnx", reason="install laplacianformer[export]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="install laplacianformer[export]")
 
-from laplacianformer.export.onnx_functions import DOMAIN, FUNCTIONS, TILE_NUMBERS  # noqa: E402
+from laplacianformer.export._onnx_functions import DOMAIN, FUNCTIONS, TILE_NUMBERS  # noqa: E402
 
 SCALE = 4.0
 

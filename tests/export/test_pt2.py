@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from laplacianformer.export.trace import trace
+from laplacianformer.export._trace import trace
 from laplacianformer.weights import load_weights
 from tests.export.helpers import code_of, save_one_stage
 from tests.helpers import CLASSES

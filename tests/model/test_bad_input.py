@@ -36,7 +36,7 @@ def test_channels_expected_are_those_of_the_model():
         (
             {"attention": "reformer"},
             ValueError,
-            "one of laplacian, ablation, softmax, .* or a callable, got 'reformer'",
+            "one of laplacian, ablation, .* or a callable, got 'reformer'",
         ),
         ({"attention_args": {"grids": 7}}, TypeError, "grids"),
         ({"attention_args": {"kernel": "cauchy"}}, ValueError, "kernel must be one of"),

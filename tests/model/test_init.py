@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from laplacianformer import LaplacianAttention
-from laplacianformer.model.blocks import Block, PatchEmbedding
+from laplacianformer.model._blocks import Block, PatchEmbedding
 from tests.model.helpers import NAMES, create, images
 
 # The allowed ranges. The extremes found are 0.02 and 0.5 for C, 1.0 and 1.9 for activations, 2e-4 and 6 (the

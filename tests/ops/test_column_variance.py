@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops import cpu_extension
+from laplacianformer.ops import _cpu_extension as cpu_extension
 from tests.ops.helpers import BACKENDS, BUDGET, DTYPES, assert_close, gradients, in_float64, layouts
 from tests.pairwise import pairwise
 

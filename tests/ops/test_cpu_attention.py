@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops.cpu_extension import level
+from laplacianformer.ops._cpu_extension import level
 
 SIZES, NUMBERS = [4, 4, 2, 2, 6], [1.0, 8.0, 1e-2, 1e-5]
 

@@ -10,7 +10,7 @@ import torch
 
 from laplacianformer import ops
 from laplacianformer._util.measuring import peak_memory
-from laplacianformer.ops import cpu_extension
+from laplacianformer.ops import _cpu_extension as cpu_extension
 
 needs_cpu = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
 
@@ -39,7 +39,7 @@ BROKEN_BINARY = """
 import pathlib, tempfile
 broken = pathlib.Path(tempfile.mkdtemp()) / "_cpu.abi3.so"
 broken.write_bytes(b"not a library")
-from laplacianformer.ops import cpu_extension
+from laplacianformer.ops import _cpu_extension as cpu_extension
 cpu_extension._FOLDER = broken.parent
 from laplacianformer import ops
 from laplacianformer._util.measuring import peak_memory

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.ops.cpu_extension import LEVELS
+from laplacianformer.ops._cpu_extension import LEVELS
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops.cpu_extension import LEVELS
+from laplacianformer.ops._cpu_extension import LEVELS
 from tests.ops.helpers import assert_close, gradients, kernel_matrix, layouts
 from tests.pairwise import pairwise
 

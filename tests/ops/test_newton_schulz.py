@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.ops.precision import full_products
+from laplacianformer.ops._precision import full_products
 from tests.ops.helpers import BACKENDS, DTYPES, assert_close, gradients, kernel_matrix, laplacian, layouts, regularised
 from tests.pairwise import pairwise
 

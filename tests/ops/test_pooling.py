@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from laplacianformer.ops.pooling import averaging_matrix, cell_centres, pool
+from laplacianformer.ops._pooling import averaging_matrix, cell_centres, pool
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from laplacianformer.ops.precision import under_autocast, without_autocast
+from laplacianformer.ops._precision import under_autocast, without_autocast
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])

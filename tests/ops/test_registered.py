@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from laplacianformer import LaplacianAttention, ops
-from laplacianformer.ops import registered, tracing
+from laplacianformer.ops import _registered as registered
+from laplacianformer.ops import _tracing as tracing
 
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "laplacian_kernel": lambda x, y: ops.laplacian_kernel(x, y, 2.0),

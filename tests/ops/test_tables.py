@@ -6,8 +6,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from laplacianformer import LaplacianAttention
-from laplacianformer.ops import tables
-from laplacianformer.ops.tables import cached_table, tables_made_once
+from laplacianformer.ops import _tables as tables
+from laplacianformer.ops._tables import cached_table, tables_made_once
 
 
 def counting():

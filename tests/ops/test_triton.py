@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops import triton_support
+from laplacianformer.ops import _triton_support as triton_support
 from laplacianformer.ops.newton_schulz import reference
 from tests.ops.helpers import kernel_matrix
 

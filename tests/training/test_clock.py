@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from laplacianformer.classification import task as classification
-from laplacianformer.data import memory
-from laplacianformer.training import clock
+from laplacianformer.data import _memory as memory
+from laplacianformer.training import _clock as clock
 
 from . import helpers
 

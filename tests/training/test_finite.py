@@ -10,8 +10,8 @@ import torch
 import laplacianformer  # noqa: F401  (registers the models)
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import task as classification
-from laplacianformer.training import checkpoint
-from laplacianformer.training import finite as trouble
+from laplacianformer.training import _checkpoint as checkpoint
+from laplacianformer.training import _finite as trouble
 from laplacianformer.training.session import Session, create_engine
 
 from . import helpers

@@ -11,7 +11,7 @@ import timm
 import torch
 
 from laplacianformer import classification, detection
-from laplacianformer.classification.batches import open_loaders
+from laplacianformer.classification._batches import open_loaders
 from laplacianformer.classification.task import ClassificationTask
 from laplacianformer.cli import main
 from laplacianformer.training import Loop, Session, Table
@@ -111,7 +111,7 @@ def test_a_run_builds_its_model_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_detector_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from laplacianformer.detection import model as module
+    from laplacianformer.detection import _model as module
 
     built = []
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from laplacianformer.training.metrics import Metrics
+from laplacianformer.training._metrics import Metrics
 
 from . import helpers
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from laplacianformer.training.muon import Muon, is_matrix, orthogonal
-from laplacianformer.training.optimiser import create_optimiser
-from laplacianformer.training.recipe import Optimise
+from laplacianformer.training._muon import Muon, is_matrix, orthogonal
+from laplacianformer.training._optimiser import create_optimiser
+from laplacianformer.training._recipe import Optimise
 
 
 class Small(nn.Module):

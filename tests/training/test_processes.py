@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from laplacianformer import classification
 from laplacianformer.training import Loop
-from laplacianformer.training.metrics import Metrics
+from laplacianformer.training._metrics import Metrics
 
 class Interrupted(Exception):
     pass
@@ -45,7 +45,7 @@ except Interrupted:
 # What goes wrong in one process only: reading its images, reading held-out images, the disk of the first.
 STOP = """
 import os
-from laplacianformer.data.indexed import ReaderImages
+from laplacianformer.data._indexed import ReaderImages
 from laplacianformer._util.errors import InputError
 
 rank = int(os.environ["RANK"])

@@ -18,8 +18,8 @@ from laplacianformer.classification import load_recipe as load_classification
 from laplacianformer.cli import main
 from laplacianformer.detection import DetectionRecipe
 from laplacianformer.detection import load_recipe as load_detection
-from laplacianformer.training import recipes
-from laplacianformer.training.checkpoint import differences
+from laplacianformer.training import _recipes as recipes
+from laplacianformer.training._checkpoint import differences
 
 SIZES = ("tiny", "small", "medium", "large", "huge")
 COCO = ["coco-maskrcnn", "coco-retinanet"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from laplacianformer.classification import task as classification
-from laplacianformer.training import checkpoint
+from laplacianformer.training import _checkpoint as checkpoint
 
 from . import helpers
 

@@ -11,17 +11,17 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from laplacianformer import ops
+from laplacianformer.attention._kernels import KERNELS, kernel_matrix, kernel_product
+from laplacianformer.attention._whitening import Kind
 from laplacianformer.attention.factors import Decomposition
 from laplacianformer.attention.grid import check_count, in_float32
-from laplacianformer.attention.kernels import KERNELS, kernel_matrix, kernel_product
 from laplacianformer.attention.laplacian import LaplacianAttention
-from laplacianformer.attention.whitening import Kind
-from laplacianformer.ops import check
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._tracing import has_static_size
 from laplacianformer.ops.laplacian_attention.reference import by_head, pooled_where_exact, whitening_factor
 from laplacianformer.ops.laplacian_attention.settings import Settings
-from laplacianformer.ops.pooling import Size
-from laplacianformer.ops.precision import without_autocast
-from laplacianformer.ops.tracing import has_static_size
 
 GRAMS = ("keys", "cross")
 SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from laplacianformer.attention.grid import in_float32
+from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops.laplacian_attention.reference import Gain, by_head
-from laplacianformer.ops.pooling import Size
-from laplacianformer.ops.precision import without_autocast
 
 
 class Factors(NamedTuple):

@@ -6,9 +6,9 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channel
 from torch import Tensor, nn
 
 from laplacianformer import ops
-from laplacianformer.attention.rope import cell_rotation
-from laplacianformer.ops.pooling import Size
-from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.attention._rope import cell_rotation
+from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._precision import accumulation_dtype
 
 
 class GridAttention(nn.Module):

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer import ops
+from laplacianformer.attention._landmarks import LandmarkAttention
+from laplacianformer.attention._rope import cell_rotation
+from laplacianformer.attention._whitening import Kind, Whitening
 from laplacianformer.attention.factors import Decomposition, Factors, factors_of
-from laplacianformer.attention.landmarks import LandmarkAttention
-from laplacianformer.attention.rope import cell_rotation
-from laplacianformer.attention.whitening import Kind, Whitening
-from laplacianformer.ops import check
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._pooling import Size
 from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.settings import Settings
-from laplacianformer.ops.pooling import Size
 
 
 class LaplacianAttention(LandmarkAttention):

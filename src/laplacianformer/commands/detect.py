@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, 1 if some images failed, 2 if all did."""
     from laplacianformer._util.files import UnusedPaths, write_json
-    from laplacianformer.data import images
+    from laplacianformer.data import _images as images
+    from laplacianformer.detection._pictures import Drawn, save, with_objects
     from laplacianformer.detection.inference import detect
-    from laplacianformer.detection.pictures import Drawn, save, with_objects
     from laplacianformer.detection.weights import load_detector
 
     loaded = load_detector(arguments.weights)
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _as_json(found: "Detection", drawn: Path) -> dict[str, Any]:
-    from laplacianformer.detection.masks import encode
+    from laplacianformer.detection._masks import encode
 
     assert found.image is not None
     return {

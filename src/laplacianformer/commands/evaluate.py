@@ -15,7 +15,7 @@ from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
     from laplacianformer.classification.evaluation import Evaluation
-    from laplacianformer.detection.scores import Scores
+    from laplacianformer.detection._scores import Scores
 
 SUMMARY = "accuracy and speed of weights on labelled images"
 DESCRIPTION = (
@@ -191,7 +191,7 @@ def _class_table(result: "Evaluation") -> Table:
 
 def scores_table(scores: "Scores", title: str) -> Table:
     """COCO's twelve numbers, with one column for boxes and one for masks."""
-    from laplacianformer.detection.scores import NUMBERS, percent
+    from laplacianformer.detection._scores import NUMBERS, percent
 
     table = Table(title=title)
     table.add_column("%", no_wrap=True)

@@ -53,7 +53,7 @@ def train(
     from laplacianformer.commands.progress import ProgressReport
 
     try:
-        from laplacianformer.training import recipes
+        from laplacianformer.training import _recipes as recipes
 
         tasks = _tasks()
     except ImportError as error:

@@ -11,9 +11,9 @@ from typing import Any
 import timm.data
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data import indexed
-from laplacianformer.data.indexed import Images, ItemImages, ReaderImages, Spread
-from laplacianformer.data.shards import Shards, Stream, TimmStream
+from laplacianformer.data import _indexed as indexed
+from laplacianformer.data._indexed import Images, ItemImages, ReaderImages, Spread
+from laplacianformer.data._shards import Shards, Stream, TimmStream
 
 _TRAINING = ("train", "training")
 _HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")

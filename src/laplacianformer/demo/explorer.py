@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data import images
+from laplacianformer.data import _images as images
 from laplacianformer.demo import examples, layers, maps, overlays, timing
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.weights import Weights

@@ -10,7 +10,7 @@ from torch import Tensor
 from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.inspect.attention_matrix import token_at
 from laplacianformer.model import LaplacianFormer
-from laplacianformer.ops.pooling import Size
+from laplacianformer.ops._pooling import Size
 
 
 @dataclass(frozen=True)

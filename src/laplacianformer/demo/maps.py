@@ -19,7 +19,7 @@ from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.demo.layers import LayerInput, attention_layers
 from laplacianformer.inspect.attention_matrix import attention_row
 from laplacianformer.model import LaplacianFormer
-from laplacianformer.ops.pooling import Size
+from laplacianformer.ops._pooling import Size
 
 COMPARISONS = ("Laplacian kernel", "Gaussian kernel", "softmax")
 

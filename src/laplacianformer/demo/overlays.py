@@ -7,8 +7,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from laplacianformer import plots
-from laplacianformer.data import images
-from laplacianformer.ops.pooling import Size
+from laplacianformer.data import _images as images
+from laplacianformer.ops._pooling import Size
 
 SIDE = 448  # pixels of a drawn image, about
 BAR = 56  # pixels of the colour bar below a map

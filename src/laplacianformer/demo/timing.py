@@ -12,9 +12,9 @@ from laplacianformer._util.measuring import interleaved
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.demo.layers import LayerInput
 from laplacianformer.model import LaplacianFormer
+from laplacianformer.ops._pooling import Size
 from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.settings import Settings
-from laplacianformer.ops.pooling import Size
 
 SECONDS = 0.02  # of measuring, per part
 

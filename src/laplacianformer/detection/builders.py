@@ -22,8 +22,8 @@ from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
-from laplacianformer.detection.backbone import FeatureMaps, FeaturePyramid
-from laplacianformer.detection.start import load_start
+from laplacianformer.detection._backbone import FeatureMaps, FeaturePyramid
+from laplacianformer.detection._start import load_start
 
 _RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
 _OCTAVES = (1.0, 2 ** (1 / 3), 2 ** (2 / 3))  # sizes of RetinaNet's anchors within a level

@@ -12,7 +12,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from laplacianformer._util.devices import chosen_device
 from laplacianformer._util.errors import InputError
-from laplacianformer.data import images
+from laplacianformer.data import _images as images
 from laplacianformer.detection.find import find_objects
 from laplacianformer.detection.weights import DetectorWeights
 

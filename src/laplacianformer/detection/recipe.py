@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from laplacianformer.training import recipes
-from laplacianformer.training.recipe import Count, Finite, Fraction, Optimise, Positive, Run, check_warmup, checked
+from laplacianformer.training import _recipes as recipes
+from laplacianformer.training._recipe import Count, Finite, Fraction, Optimise, Positive, Run, check_warmup, checked
 
 
 @checked

@@ -11,15 +11,15 @@ from torch import Tensor, distributed, nn
 from laplacianformer._util.files import write_json
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.data import Corrupt, mix, seed_all
-from laplacianformer.detection.batches import DetectionBatch, DetectionLoaders, open_detection
+from laplacianformer.detection._batches import DetectionBatch, DetectionLoaders, open_detection
+from laplacianformer.detection._model import create_detector, create_parameter_groups
+from laplacianformer.detection._scores import Scores, as_results, coco_scores, flat, percent, rows
 from laplacianformer.detection.find import find_objects
-from laplacianformer.detection.model import create_detector, create_parameter_groups
 from laplacianformer.detection.recipe import DetectionRecipe
-from laplacianformer.detection.scores import Scores, as_results, coco_scores, flat, percent, rows
 from laplacianformer.detection.weights import detector_metadata
+from laplacianformer.training._origin import origin
+from laplacianformer.training._processes import in_each, in_first
 from laplacianformer.training.loop import Loop
-from laplacianformer.training.origin import origin
-from laplacianformer.training.processes import in_each, in_first
 from laplacianformer.training.report import Report, Table
 from laplacianformer.training.session import Session, start
 

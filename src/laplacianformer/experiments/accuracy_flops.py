@@ -75,7 +75,7 @@ def run(settings: Settings) -> Outcome:
 
 def _trained(settings: Settings) -> dict[str, float]:
     """Top-1 on ImageNet, in percent."""
-    from laplacianformer.training.recipes import size_overrides  # needs the packages for training
+    from laplacianformer.training._recipes import size_overrides  # needs the packages for training
 
     names = [name for _, name, *_ in REPORTED if name.startswith(OURS)]
     sizes = {name: size_overrides("imagenet", name.removeprefix(OURS).lower()) for name in names}

@@ -25,7 +25,7 @@ from laplacianformer.experiments.spectra import effective_rank
 from laplacianformer.experiments.statistics import paired
 from laplacianformer.experiments.sweep import weights_of
 from laplacianformer.experiments.trainings import Variants, runs_of, train
-from laplacianformer.ops.pooling import Size
+from laplacianformer.ops._pooling import Size
 from laplacianformer.plots.figure import new_figure, save
 from laplacianformer.weights import load_weights
 

@@ -64,7 +64,7 @@ def _trained(settings: Settings) -> Found:
     if settings.quick:
         runs = [Run("shapes-maskrcnn", {}, QUICK, 0)]
     else:
-        from laplacianformer.training.recipes import size_overrides  # needs the packages for training
+        from laplacianformer.training._recipes import size_overrides  # needs the packages for training
 
         every = [(f"coco-{detector}", size) for detector in DETECTORS for size in SIZES]
         runs = [Run(family, {"size": size}, size_overrides(family, size), 0, settings.coco) for family, size in every]

@@ -19,7 +19,7 @@ from laplacianformer.attention import ATTENTIONS, GridAttention
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.ops.pooling import Size
+from laplacianformer.ops._pooling import Size
 from laplacianformer.plots.figure import new_figure, save
 
 SOURCE: str = "Figure 3b"

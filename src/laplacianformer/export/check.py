@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.classification.evaluation import evaluate, open_batches
-from laplacianformer.export.trace import exportable, least_side
+from laplacianformer.export._trace import exportable, least_side
 from laplacianformer.weights import Weights
 
 Runner = Callable[[Tensor], Tensor]

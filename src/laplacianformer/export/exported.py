@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.export.trace import exportable
+from laplacianformer.export._trace import exportable
 from laplacianformer.weights import Weights
 
 Format = Literal["onnx", "pt2"]
@@ -37,13 +37,13 @@ def export_model(
     """
     model = exportable(loaded.model)
     if format == "pt2":
-        from laplacianformer.export.aot_inductor import pt2_runner, to_pt2
+        from laplacianformer.export._aot_inductor import pt2_runner, to_pt2
 
         file = to_pt2(model, loaded.metadata, size)
         return Exported(file, pt2_runner(file))
     try:
-        from laplacianformer.export.int8 import quantised
-        from laplacianformer.export.onnx_model import onnx_runner, to_onnx
+        from laplacianformer.export._int8 import quantised
+        from laplacianformer.export._onnx_model import onnx_runner, to_onnx
     except ImportError as error:
         raise InputError(f"ONNX needs more packages ({error}): pip install 'laplacianformer[export]'") from None
     file = to_onnx(model, loaded.metadata)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import GridAttention
 from laplacianformer.model import LaplacianFormer
-from laplacianformer.ops.pooling import Size
+from laplacianformer.ops._pooling import Size
 
 MOST_NUMBERS = 2**24  # of the values that go through a layer at one time: 128 MB
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from laplacianformer import ops
 from laplacianformer.attention import AblationAttention, LaplacianAttention
 from laplacianformer.attention.grid import in_float32
-from laplacianformer.ops.precision import without_autocast
+from laplacianformer.ops._precision import without_autocast
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from laplacianformer.attention import ATTENTIONS
 from laplacianformer.attention.ablation import laplacian_layer
 from laplacianformer.attention.grid import GridAttention
-from laplacianformer.model.blocks import Block, PatchEmbedding, Stage, init_weights
+from laplacianformer.model._blocks import Block, PatchEmbedding, Stage, init_weights
 
 
 class LaplacianFormer(nn.Module):

@@ -12,7 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from laplacianformer.ops import cpu_extension, triton_support
+from laplacianformer.ops import _cpu_extension as cpu_extension
+from laplacianformer.ops import _triton_support as triton_support
 
 # Fastest first. Each value says why the backend can't run on this machine at all, or None if it can.
 _MISSING: dict[str, Callable[[], str | None]] = {

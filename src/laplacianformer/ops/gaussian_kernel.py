@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from laplacianformer.ops import check
-from laplacianformer.ops.precision import accumulation_dtype, promote, under_autocast, without_autocast
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._precision import accumulation_dtype, promote, under_autocast, without_autocast
 
 
 def gaussian_kernel(x: Tensor, y: Tensor, scale: float, *, backend: str | None = None) -> Tensor:

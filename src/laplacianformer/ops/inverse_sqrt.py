@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplacianformer.ops import check
-from laplacianformer.ops.precision import accumulation_dtype, under_autocast, without_autocast
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._precision import accumulation_dtype, under_autocast, without_autocast
 
 
 def inverse_sqrt(w: Tensor, eps: float) -> Tensor:

@@ -8,8 +8,8 @@ import math
 
 from torch import Tensor
 
+from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops.gaussian_kernel import checked_points, squared_distances
-from laplacianformer.ops.precision import without_autocast
 
 SMALLEST = 1e-12  # a squared length below it counts as it: square roots and directions have no gradient at 0
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from laplacianformer.ops import check
-from laplacianformer.ops.precision import accumulation_dtype, promote, under_autocast, without_autocast
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._precision import accumulation_dtype, promote, under_autocast, without_autocast
 
 
 def conjugate_gradient(w: Tensor, rhs: Tensor, iterations: int, eps: float) -> Tensor:

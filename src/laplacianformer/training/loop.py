@@ -16,11 +16,12 @@ from torch import Tensor
 
 from laplacianformer._util.files import writing
 from laplacianformer.data import Corrupt, mix, seed_all
-from laplacianformer.training import checkpoint, finite
-from laplacianformer.training.clock import Clock
-from laplacianformer.training.learner import Learner
-from laplacianformer.training.metrics import Metrics, attention_state
-from laplacianformer.training.processes import in_each, in_first
+from laplacianformer.training import _checkpoint as checkpoint
+from laplacianformer.training import _finite as finite
+from laplacianformer.training._clock import Clock
+from laplacianformer.training._learner import Learner
+from laplacianformer.training._metrics import Metrics, attention_state
+from laplacianformer.training._processes import in_each, in_first
 from laplacianformer.training.report import Table
 from laplacianformer.training.session import Session
 from laplacianformer.training.task import AnyBatch, Task

@@ -13,11 +13,12 @@ from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import check_folder
-from laplacianformer.training import checkpoint, finite
-from laplacianformer.training.processes import in_each, in_first
-from laplacianformer.training.recipe import Run
+from laplacianformer.training import _checkpoint as checkpoint
+from laplacianformer.training import _finite as finite
+from laplacianformer.training._processes import in_each, in_first
+from laplacianformer.training._recipe import Run
+from laplacianformer.training._sharding import shard
 from laplacianformer.training.report import Report, Silent
-from laplacianformer.training.sharding import shard
 
 _PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 

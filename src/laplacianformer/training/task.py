@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from laplacianformer.training.recipe import AnyRecipe
+from laplacianformer.training._recipe import AnyRecipe
 from laplacianformer.training.report import Table
 
 

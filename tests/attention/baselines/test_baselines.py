@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from laplacianformer import ops
 from laplacianformer.attention import ATTENTIONS
-from laplacianformer.attention.baselines.nystrom import KernelAttention, LandmarkAttention
+from laplacianformer.attention.baselines._nystrom import KernelAttention, LandmarkAttention
 from tests.model.helpers import NAMES
 
 from ..oracle import Size, tokens

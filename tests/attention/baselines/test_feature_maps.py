@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer.attention import ATTENTIONS
-from laplacianformer.attention.baselines.feature_maps import FeatureMapAttention
+from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
 from laplacianformer.attention.baselines.performer import draw_orthogonal
 
 from ..oracle import tokens

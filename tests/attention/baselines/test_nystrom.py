@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from laplacianformer.attention.baselines.nystrom import KernelAttention
+from laplacianformer.attention.baselines._nystrom import KernelAttention
 from laplacianformer.attention.baselines.nystromformer import pseudo_inverse
 
 from ..oracle import kernel_matrix, tokens

@@ -1,6 +1,6 @@
 import pytest
 
-from laplacianformer.ops import triton_support
+from laplacianformer.ops import _triton_support as triton_support
 
 # tests/ops/test_triton.py runs these in a separate process.
 collect_ignore_glob = [] if triton_support.interpreted() else ["test_*.py"]

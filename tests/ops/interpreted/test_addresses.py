@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops import triton_support as support
+from laplacianformer.ops import _triton_support as support
 from laplacianformer.ops.laplacian_kernel import triton as kernels
 from laplacianformer.ops.laplacian_matmul import triton as products
 from laplacianformer.ops.newton_schulz import triton as inverses

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops import triton_support as support
+from laplacianformer.ops import _triton_support as support
 from laplacianformer.ops.laplacian_kernel import reference
 from laplacianformer.ops.laplacian_kernel import triton as kernels
 from tests.ops.helpers import DTYPES, assert_matches, gradients, laplacian, layouts, leaves

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops import triton_support
+from laplacianformer.ops import _triton_support as triton_support
 from laplacianformer.ops.laplacian_kernel.triton import weights_like
 from tests.ops.helpers import DTYPES, assert_matches, gradients, laplacian, layouts, leaves
 

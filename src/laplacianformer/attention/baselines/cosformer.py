@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from laplacianformer.attention.baselines.feature_maps import FeatureMapAttention
+from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
 
 
 class CosformerAttention(FeatureMapAttention):

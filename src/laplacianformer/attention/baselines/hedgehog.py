@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laplacianformer.attention.baselines.feature_maps import FeatureMapAttention
+from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
 
 
 class HedgehogAttention(FeatureMapAttention):

@@ -15,8 +15,8 @@ Shape suffixes: b batch, h heads, n tokens, d head width.
 from torch import Tensor
 
 from laplacianformer.attention.grid import GridAttention, in_float32
-from laplacianformer.ops.pooling import Size
-from laplacianformer.ops.precision import without_autocast
+from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._precision import without_autocast
 
 
 class InlineAttention(GridAttention):

@@ -9,7 +9,7 @@ Shape suffixes: b batch, h heads, n tokens, d head width.
 
 from torch import Tensor
 
-from laplacianformer.attention.baselines.feature_maps import FeatureMapAttention
+from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
 
 
 class LinearAttention(FeatureMapAttention):

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from laplacianformer.attention._landmarks import LandmarkAttention
 from laplacianformer.attention.grid import check_count, in_float32
-from laplacianformer.attention.landmarks import LandmarkAttention
-from laplacianformer.ops.pooling import Size
-from laplacianformer.ops.precision import without_autocast
+from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._precision import without_autocast
 
 
 class NystromformerAttention(LandmarkAttention):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplacianformer.attention.baselines.feature_maps import FeatureMapAttention
+from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
 from laplacianformer.attention.grid import check_count
 
 

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.attention.baselines.nystrom import KernelAttention
-from laplacianformer.ops import check
-from laplacianformer.ops.pooling import Size
+from laplacianformer.attention.baselines._nystrom import KernelAttention
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._pooling import Size
 
 
 class SkyformerAttention(KernelAttention):

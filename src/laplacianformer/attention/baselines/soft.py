@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from laplacianformer import ops
-from laplacianformer.attention.baselines.nystrom import KernelAttention
+from laplacianformer.attention.baselines._nystrom import KernelAttention
 
 
 class SoftAttention(KernelAttention):

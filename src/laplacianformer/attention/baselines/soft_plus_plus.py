@@ -12,7 +12,7 @@ Shape suffixes: b batch, h heads, m landmarks.
 from torch import Tensor
 
 from laplacianformer.attention.baselines.soft import SoftAttention
-from laplacianformer.ops.pooling import Size
+from laplacianformer.ops._pooling import Size
 
 
 class SoftPlusPlusAttention(SoftAttention):

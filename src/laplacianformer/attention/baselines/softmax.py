@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer.attention.grid import GridAttention
-from laplacianformer.ops.pooling import Size
+from laplacianformer.ops._pooling import Size
 
 
 class SoftmaxAttention(GridAttention):

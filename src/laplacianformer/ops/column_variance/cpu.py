@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import dense, level
-from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops._cpu_extension import check as check
+from laplacianformer.ops._cpu_extension import dense, level
+from laplacianformer.ops._precision import accumulation_dtype
 
 
 def forward(x: Tensor) -> tuple[Tensor, Tensor]:

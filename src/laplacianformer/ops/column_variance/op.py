@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from laplacianformer.ops import check
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._precision import accumulation_dtype, without_autocast
+from laplacianformer.ops._registered import registered
 from laplacianformer.ops.backend import Backends, Checked, requested
 from laplacianformer.ops.column_variance import cpu, reference
-from laplacianformer.ops.precision import accumulation_dtype, without_autocast
-from laplacianformer.ops.registered import registered
 
 
 def column_variance(x: Tensor, *, backend: str | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops._precision import accumulation_dtype
 
 
 def check(*tensors: Tensor) -> str | None:

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplacianformer.ops import cpu_extension
-from laplacianformer.ops.cpu_extension import level
+from laplacianformer.ops import _cpu_extension as cpu_extension
+from laplacianformer.ops._cpu_extension import level
+from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._tracing import is_unobserved, needs_gradient
 from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.reference import Gain
 from laplacianformer.ops.laplacian_attention.settings import Settings, Variance
 from laplacianformer.ops.newton_schulz.cpu import LARGEST
-from laplacianformer.ops.precision import without_autocast
-from laplacianformer.ops.tracing import is_unobserved, needs_gradient
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

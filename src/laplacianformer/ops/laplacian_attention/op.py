@@ -8,14 +8,14 @@ import math
 
 from torch import Tensor
 
-from laplacianformer.ops import check
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._tracing import has_static_size, is_unobserved
 from laplacianformer.ops.backend import requested
 from laplacianformer.ops.laplacian_attention import cpu, reference
 from laplacianformer.ops.laplacian_attention.reference import Gain
 from laplacianformer.ops.laplacian_attention.settings import Rotation, Settings, Variance
-from laplacianformer.ops.pooling import Size
-from laplacianformer.ops.precision import without_autocast
-from laplacianformer.ops.tracing import has_static_size, is_unobserved
 
 _OP = "laplacian_attention"
 

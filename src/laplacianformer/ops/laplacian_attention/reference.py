@@ -14,15 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from laplacianformer.ops._pooling import pool_heads
+from laplacianformer.ops._precision import accumulation_dtype
+from laplacianformer.ops._tracing import has_static_size
 from laplacianformer.ops.column_variance import column_variance, synced_column_variance
 from laplacianformer.ops.laplacian_attention.settings import Rotation, Settings, Variance
 from laplacianformer.ops.laplacian_kernel import laplacian_kernel
 from laplacianformer.ops.laplacian_matmul import laplacian_matmul
 from laplacianformer.ops.newton_schulz import newton_schulz
-from laplacianformer.ops.pooling import pool_heads
-from laplacianformer.ops.precision import accumulation_dtype
 from laplacianformer.ops.rotate import rotate
-from laplacianformer.ops.tracing import has_static_size
 
 Gain = Tensor | float
 

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from laplacianformer.ops.pooling import Size, every_token_is_a_landmark
+from laplacianformer.ops._pooling import Size, every_token_is_a_landmark
 
 Rotation = tuple[Tensor, Tensor]
 # What the columns of the kernel are divided by: the roots of these variances, (heads, m); those of the batch itself, or

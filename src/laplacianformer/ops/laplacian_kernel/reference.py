@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops._precision import accumulation_dtype
 
 # The largest buffer of pairwise differences, in bytes. On a CPU it should stay in the cache.
 CPU_TILE_BYTES = 1 << 22

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from laplacianformer.ops import triton_support as support
-from laplacianformer.ops.precision import accumulation_dtype
-from laplacianformer.ops.triton_support import check as check
+from laplacianformer.ops import _triton_support as support
+from laplacianformer.ops._precision import accumulation_dtype
+from laplacianformer.ops._triton_support import check as check
 
 PANEL = tl.constexpr(support.PANEL)
 TILE = tl.constexpr(support.TILE)

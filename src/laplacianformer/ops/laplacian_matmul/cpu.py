@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from laplacianformer.ops.cpu_extension import check as check
-from laplacianformer.ops.cpu_extension import level, tables
+from laplacianformer.ops._cpu_extension import check as check
+from laplacianformer.ops._cpu_extension import level, tables
 
 
 def forward(

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from laplacianformer.ops import triton_support as support
+from laplacianformer.ops import _triton_support as support
 from laplacianformer.ops.laplacian_kernel.triton import (
     PANEL,
     add_sign_products,

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from laplacianformer.ops import check
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._precision import accumulation_dtype, full_products, under_autocast, without_autocast
+from laplacianformer.ops._registered import registered
 from laplacianformer.ops.backend import Backends, Checked, requested
 from laplacianformer.ops.newton_schulz import cpu, reference
-from laplacianformer.ops.precision import accumulation_dtype, full_products, under_autocast, without_autocast
-from laplacianformer.ops.registered import registered
 
 Start = Literal["transpose", "identity"]
 Gradient = Literal["exact", "implicit"]

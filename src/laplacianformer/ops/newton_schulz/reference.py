@@ -6,7 +6,7 @@ X_{k+1} = X_k (2 I - A X_k),    so that    I - A X_{k+1} = (I - A X_k)^2
 import torch
 from torch import Tensor
 
-from laplacianformer.ops.precision import accumulation_dtype
+from laplacianformer.ops._precision import accumulation_dtype
 
 # Identity start: X_0 = 1.5 / norminf(A) I. The spectrum of A X_0 lies in (0, 1.5], so every residual
 # eigenvalue starts inside (-1, 1), and that of the largest eigenvalue inside [-0.5, 1).

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from laplacianformer.ops import triton_support as support
+from laplacianformer.ops import _triton_support as support
+from laplacianformer.ops._precision import full_products
+from laplacianformer.ops._triton_support import check as check
 from laplacianformer.ops.newton_schulz import reference
-from laplacianformer.ops.precision import full_products
-from laplacianformer.ops.triton_support import check as check
 
 # Rows up to which matrices stay on the chip, and up to which one launch does all steps.
 ON_CHIP = 64

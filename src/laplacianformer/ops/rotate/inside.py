@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
+from laplacianformer.ops._tracing import is_compiled
 from laplacianformer.ops.backend import Backends
 from laplacianformer.ops.rotate.op import constants, rotate
-from laplacianformer.ops.tracing import is_compiled
 
 Rotation = tuple[Tensor, Tensor]
 

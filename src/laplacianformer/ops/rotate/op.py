@@ -5,12 +5,12 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from laplacianformer.ops import check
+from laplacianformer.ops import _check as check
+from laplacianformer.ops._precision import accumulation_dtype, without_autocast
+from laplacianformer.ops._registered import registered
+from laplacianformer.ops._tracing import is_compiled
 from laplacianformer.ops.backend import Backends, Checked, requested
-from laplacianformer.ops.precision import accumulation_dtype, without_autocast
-from laplacianformer.ops.registered import registered
 from laplacianformer.ops.rotate import cpu, reference
-from laplacianformer.ops.tracing import is_compiled
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, backend: str | None = None) -> Tensor:

@@ -1,0 +1,120 @@
+"""A timm model as the backbone of a detector: feature maps of the wanted strides, and a feature pyramid over them."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import timm
+from timm.layers import Format
+from torch import Tensor, nn
+from torchvision.ops import FeaturePyramidNetwork
+from torchvision.ops.feature_pyramid_network import ExtraFPNBlock
+
+from laplacianformer.attention._whitening import Whitening
+
+# Layers with running statistics.
+_STATISTICS = (Whitening, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class FeatureMaps(nn.Module):
+    """The last feature map of each stride from `least` to `most` pixels that a timm model has, as (B, C, H, W).
+
+    Args:
+        frozen_stages: number of feature maps, from the first, that don't train, with everything that they depend on: no
+            gradients, no statistics.
+        frozen_statistics: whitening and batch norm use their running statistics in training too, and don't update them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        least: int,
+        most: int,
+        *,
+        frozen_stages: int = 0,
+        frozen_statistics: bool = False,
+    ) -> None:
+        super().__init__()
+        self.body, self.wanted = _create(name, arguments, least, most)
+        info = self.body.feature_info
+        self.strides = [info.reduction()[index] for index in self.wanted]
+        self.channels = [info.channels()[index] for index in self.wanted]
+        self.channels_last = getattr(self.body, "output_fmt", Format.NCHW) == Format.NHWC
+        self.frozen: list[nn.Module] = []  # modules that stay in evaluation mode
+        if frozen_stages:
+            self._freeze(name, frozen_stages)
+        if frozen_statistics:
+            self.frozen += [module for module in self.body.modules() if isinstance(module, _STATISTICS)]
+        self.train(self.training)
+
+    def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
+        maps = self.body(images)
+        chosen = [maps[index] for index in self.wanted]
+        if self.channels_last:
+            chosen = [features.permute(0, 3, 1, 2).contiguous() for features in chosen]
+        return OrderedDict((str(level), features) for level, features in enumerate(chosen))
+
+    def train(self, mode: bool = True) -> "FeatureMaps":
+        super().train(mode)
+        for module in self.frozen:
+            module.training = False  # not eval(), which would also change submodules that train
+        return self
+
+    @property
+    def model(self) -> nn.Module:
+        """The timm model itself, inside the wrapper that some have."""
+        inner = getattr(self.body, "model", self.body)
+        assert isinstance(inner, nn.Module)
+        return inner
+
+    def _freeze(self, name: str, stages: int) -> None:
+        names = [flat(module) for module in self.body.feature_info.module_name()]
+        if stages > len(names):
+            raise ValueError(f"frozen_stages={stages}: {name} has {len(names)} stages")
+        frozen = _until(self.model, names[stages - 1])
+        for module in frozen:
+            for parameter in module.parameters(recurse=False):
+                parameter.requires_grad_(False)
+        self.frozen += frozen
+
+
+def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> tuple[Any, list[int]]:
+    """The model, without what comes after the last wanted feature map, and the indices of the wanted ones."""
+    body: Any = timm.create_model(name, features_only=True, **arguments)
+    found = body.feature_info.reduction()
+    wanted = [
+        index for index, stride in enumerate(found) if least <= stride <= most and stride not in found[index + 1 :]
+    ]
+    if not wanted:
+        raise ValueError(f"{name} has feature maps of strides {found}: expected one from {least} to {most}")
+    if wanted[-1] < len(found) - 1:
+        taken = tuple(body.feature_info.out_indices[: wanted[-1] + 1])
+        body = timm.create_model(name, features_only=True, **{**arguments, "out_indices": taken})
+    return body, wanted
+
+
+def flat(name: str) -> str:
+    """The name as some wrappers of timm have it: stages_0 for stages.0."""
+    return name.replace(".", "_")
+
+
+def _until(model: nn.Module, last: str) -> list[nn.Module]:
+    """The modules up to the end of the one named `last`: they are registered in the order of the forward pass."""
+    named = list(model.named_modules())
+    inside = [index for index, (name, _) in enumerate(named) if f"{flat(name)}_".startswith(f"{last}_")]
+    return [module for _, module in named[: inside[-1] + 1]]
+
+
+class FeaturePyramid(nn.Module):
+    """Feature maps, and torchvision's feature pyramid network over them: what its detectors call a backbone."""
+
+    def __init__(
+        self, maps: FeatureMaps, channels: int, extra: ExtraFPNBlock, norm: Callable[[int], nn.Module] | None
+    ) -> None:
+        super().__init__()
+        self.maps, self.out_channels = maps, channels
+        self.pyramid = FeaturePyramidNetwork(maps.channels, channels, extra, norm)
+
+    def forward(self, images: Tensor) -> Any:
+        return self.pyramid(self.maps(images))

@@ -1,0 +1,135 @@
+"""A model as one ONNX file for every batch and size."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir
+import onnxruntime
+import torch
+from onnx_ir.passes import common as passes
+from onnxscript import opset18 as op
+from onnxscript.optimizer import optimize_ir
+from torch import Tensor
+
+from laplacianformer.export._onnx_functions import FUNCTIONS, LaplacianKernel, LaplacianMatmul
+from laplacianformer.export._trace import check_operators, trace
+from laplacianformer.model import LaplacianFormer
+from laplacianformer.ops.newton_schulz.reference import IDENTITY_FACTOR
+
+OPSET = 18
+FLOAT = 1  # in ONNX's numbering of types
+MOST_FOLDED = 1 << 30  # transposed weights of any size
+
+
+def to_onnx(model: LaplacianFormer, metadata: Mapping[str, str]) -> bytes:
+    """The bytes of the file: `images` (batch, channels, height, width) to `logits`, with the metadata as properties."""
+    program = trace(model)
+    check_operators(program, TRANSLATIONS)
+    exported = torch.onnx.export(
+        program,
+        dynamo=True,
+        custom_translation_table=TRANSLATIONS,
+        input_names=["images"],
+        output_names=["logits"],
+        opset_version=OPSET,
+        optimize=False,
+        verbose=False,
+    )
+    assert exported is not None
+    written = _tidied(exported.model)
+    written.graph.inputs[0].shape = onnx_ir.Shape(["batch", model.in_chans, "height", "width"])
+    written.graph.outputs[0].shape = onnx_ir.Shape(["batch", model.num_classes])
+    written.metadata_props.update(metadata)
+    return onnx_ir.to_proto(written).SerializeToString()
+
+
+def _tidied(model: onnx_ir.Model) -> onnx_ir.Model:
+    """Constants folded, functions inlined, and no trace of the source code that the graph came from."""
+    # Before functions are inlined: nothing in them can be folded, and they would take most of the time.
+    optimize_ir(
+        model,
+        num_iterations=1,
+        onnx_shape_inference=False,
+        inline=False,
+        input_size_limit=MOST_FOLDED,
+        output_size_limit=MOST_FOLDED,
+    )
+    for function in FUNCTIONS:
+        inlined = onnx_ir.from_proto(function.to_function_proto())
+        model.functions[inlined.identifier()] = inlined
+    tidy = onnx_ir.passes.Sequential(
+        passes.InlinePass(),
+        passes.RemoveUnusedFunctionsPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.LiftSubgraphInitializersToMainGraphPass(),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.RemoveUnusedNodesPass(),
+        passes.ClearMetadataAndDocStringPass(),
+        passes.NameFixPass(),
+    )
+    model = tidy(model).model
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            value.shape = None  # in symbols without a meaning outside; runtimes infer their own
+    return model
+
+
+def onnx_runner(file: bytes) -> Callable[[Tensor], Tensor]:
+    """The file in onnxruntime on the CPU, with as many threads as torch has, as a function of tensors."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors only: warnings are about what it could not optimise
+    # Waiting threads give up their core, which others often need; on an idle machine this costs no time.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+# ---- translations of operators that ONNX lacks, or has in a slow form; arguments as in ops/*/op.py ----
+
+
+def _kernel(x: Any, y: Any, cos: Any, sin: Any, scale: float, backend: str) -> Any:
+    return LaplacianKernel(x, y, scale=scale)
+
+
+def _matmul(x: Any, y: Any, values: Any, cos: Any, sin: Any, scale: float, backend: str) -> Any:
+    return LaplacianMatmul(x, y, values, scale=scale)
+
+
+def _newton_schulz(w: Any, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Any:
+    size = op.Shape(w, start=-1)
+    identity = op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0)), dtype=FLOAT)
+    a = op.Add(w, op.Mul(identity, _number(eps)))
+    if start == "identity":
+        x = op.Div(op.Mul(identity, _number(IDENTITY_FACTOR)), _largest_sum(a, along=-1))
+    else:
+        x = op.Div(op.Transpose(a, perm=[0, 1, 3, 2]), op.Mul(_largest_sum(a, along=-1), _largest_sum(a, along=-2)))
+    for _ in range(iterations):
+        x = op.Sub(op.Mul(x, _number(2.0)), op.MatMul(x, op.MatMul(a, x)))
+    return x
+
+
+def _largest_sum(a: Any, along: int) -> Any:
+    sums = op.ReduceSum(op.Abs(a), op.Constant(value_ints=[along]), keepdims=1)
+    return op.ReduceMax(sums, op.Constant(value_ints=[-3 - along]), keepdims=1)
+
+
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    """In the order in which onnxruntime recognises it and computes it in one pass."""
+    twice_cdf = op.Add(op.Erf(op.Div(x, _number(math.sqrt(2)))), _number(1.0))
+    return op.Mul(op.Mul(x, twice_cdf), _number(0.5))
+
+
+def _number(value: float) -> Any:
+    return op.Constant(value_float=value)
+
+
+TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.laplacianformer.laplacian_kernel.default: _kernel,
+    torch.ops.laplacianformer.laplacian_matmul.default: _matmul,
+    torch.ops.laplacianformer.newton_schulz.default: _newton_schulz,
+    torch.ops.aten.gelu.default: _gelu,
+}

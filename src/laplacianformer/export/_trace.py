@@ -1,0 +1,62 @@
+"""The graph of a model for any batch, and for any image size or a single one."""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.model import LaplacianFormer
+from laplacianformer.ops._tables import tables_made_once
+
+
+class _Traced(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        with tables_made_once():
+            return self.model(images)
+
+
+@torch.no_grad()
+def trace(model: LaplacianFormer, size: tuple[int, int] | None = None) -> ExportedProgram:
+    """The graph of a model in evaluation mode, of PyTorch's operators and this package's own.
+
+    For images of any size, or of this height and width alone.
+    """
+    least = least_side(model)
+    height, width = size or (3 * least, 4 * least)
+    example = torch.zeros(2, model.in_chans, height, width)
+    side = Dim.AUTO(min=least)
+    dynamic = {0: Dim.AUTO} if size else {0: Dim.AUTO, 2: side, 3: side}
+    return torch.export.export(_Traced(model).eval(), (example,), dynamic_shapes=(dynamic,))
+
+
+def least_side(model: LaplacianFormer) -> int:
+    """The side in pixels with two tokens per side in the last stage: torch.export takes a length of 1 as constant."""
+    reduction: int = model.feature_info[-1]["reduction"]
+    return reduction + 1
+
+
+def exportable(model: nn.Module) -> LaplacianFormer:
+    """The model, if it is a classifier of this package; otherwise an InputError."""
+    if not isinstance(model, LaplacianFormer):
+        raise InputError(f"a {type(model).__name__} can't be exported: expected a model of this package")
+    return model
+
+
+def check_operators(program: ExportedProgram, known: Collection[object]) -> None:
+    """Raise an InputError if a graph has operators of this package that are not among the known."""
+    called: set[Any] = {node.target for node in program.graph.nodes}
+    unknown = {
+        operator.name() for operator in called - set(known) if getattr(operator, "namespace", None) == "laplacianformer"
+    }
+    if unknown:
+        raise InputError(
+            f"{', '.join(sorted(unknown))} can't be exported: expected a model with the solver newton_schulz "
+            "and without full whitening"
+        )

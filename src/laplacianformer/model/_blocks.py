@@ -1,0 +1,84 @@
+"""What a stage of the pyramid is made of: patch embedding, blocks, and recomputation of blocks in backward.
+
+Shape suffixes: b batch, n tokens, c channels.
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from timm.layers import DropPath, Mlp, trunc_normal_
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from laplacianformer.attention._whitening import paused_updates
+from laplacianformer.attention.grid import GridAttention
+from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._tracing import is_compiled
+
+
+class PatchEmbedding(nn.Module):
+    """An overlapping strided convolution and a LayerNorm: (B, C, H, W) -> tokens (B, N, dim) and their grid."""
+
+    def __init__(self, in_chans: int, dim: int, kernel_size: int, stride: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_chans, dim, kernel_size, stride, padding=kernel_size // 2)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Size]:
+        x = self.proj(x)
+        return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, each with a residual connection."""
+
+    def __init__(self, attention: GridAttention, mlp_ratio: float, proj_drop: float, drop_path: float) -> None:
+        super().__init__()
+        dim = attention.dim
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attention = attention
+        self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop)
+        self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(self, x_bnc: Tensor, size: Size) -> Tensor:
+        x_bnc = x_bnc + self.drop_path1(self.attention(self.norm1(x_bnc), size))
+        return x_bnc + self.drop_path2(self.mlp(self.norm2(x_bnc)))
+
+
+class Stage(nn.Module):
+    """Patch embedding, then blocks at one resolution: (B, C, H, W) -> (B, dim, H / stride, W / stride)."""
+
+    def __init__(self, embedding: PatchEmbedding, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(blocks)
+        self.grad_checkpointing = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_bnc, size = self.embedding(x)
+        for block in self.blocks:
+            x_bnc = _checkpointed(block, x_bnc, size) if self.grad_checkpointing else block(x_bnc, size)
+        return x_bnc.unflatten(1, size).permute(0, 3, 1, 2)
+
+
+def _checkpointed(block: nn.Module, x_bnc: Tensor, size: Size) -> Tensor:
+    """Recomputing a block must not count its batch twice in the running whitening statistics."""
+    if is_compiled():  # a compiled graph updates its buffers once
+        return checkpoint(block, x_bnc, size, use_reentrant=False)
+    contexts = nullcontext(), paused_updates(block)
+    return checkpoint(block, x_bnc, size, use_reentrant=False, context_fn=lambda: contexts)
+
+
+def init_weights(module: nn.Module, name: str) -> None:
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Conv2d) and not name.endswith("landmark_filter"):
+        fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups
+        nn.init.normal_(module.weight, std=math.sqrt(2.0 / fan_out))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
