@@ -32,6 +32,7 @@ def test_the_quotient_is_the_median_of_the_ratios_of_each_round() -> None:
     assert quotient({"slow": [2.0, 30.0, 4.0], "fast": [1.0, 10.0, 1.0]}, "slow", "fast") == 3.0
 
 
+@pytest.mark.slow
 @needs_linux
 def test_the_peak_counts_what_was_freed_before_the_end_and_not_what_was_there() -> None:
     assert 60 < in_child(_measured_peak, preload=MODULE) < 80

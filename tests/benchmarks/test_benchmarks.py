@@ -37,6 +37,7 @@ for name in {NAMES}:
     assert all(f"python benchmarks/{name}.py" in printed for name in scripts)
 
 
+@pytest.mark.slow
 def test_ratios_of_kernels_are_over_ours_and_the_limit_counts_elements() -> None:
     pytest.importorskip("matplotlib")
     code = """

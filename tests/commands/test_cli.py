@@ -111,6 +111,7 @@ def test_the_code_of_a_command_is_the_exit_code(monkeypatch):
     assert code_of(["info"]) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_ends_with_one_line():
     code = "import signal, time\nfrom laplacianformer import cli\n"
     code += "cli.COMMANDS['info'].run = lambda arguments: (print('running', flush=True), time.sleep(60))\n"
@@ -122,6 +123,7 @@ def test_ctrl_c_in_a_terminal_ends_with_one_line():
     assert (process.returncode, errors) == (130, "laplacianformer info: interrupted\n")
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_what_commands_need():
     """Only torch, timm and rich: --help must not wait for the rest, or fail where an extra is not installed."""
     code = "import sys, laplacianformer\nbefore = set(sys.modules)\nimport laplacianformer.cli\n"

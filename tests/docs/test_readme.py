@@ -34,6 +34,7 @@ def test_commands_are_known(arguments, monkeypatch):
     parse(arguments, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "quick"), HARMLESS)
 def test_commands_that_need_nothing_run(arguments, quick):
     assert arguments in commands(README)

@@ -34,6 +34,7 @@ def held_out(loaded, data):
     return [Batch(*pair) for pair in zip(inputs.split(20), (torch.arange(30) % 7).split(20), strict=True)]
 
 
+@pytest.mark.slow
 def test_the_demo_draws_a_training_and_prints_where_everything_is(demo, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "train", write_run)
     monkeypatch.setattr(demo, "open_batches", held_out)

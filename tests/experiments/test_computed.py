@@ -31,6 +31,7 @@ from tests.helpers import save_small
 pytest.importorskip("matplotlib")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "table", "verdict"),
     [

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from laplacianformer.experiments import EXPERIMENTS, find
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,7 @@ def test_every_picture_and_link_of_the_page_is_there() -> None:
     assert all((page.PAGE.parent / link).exists() for link in links if not link.startswith("#"))
 
 
+@pytest.mark.slow
 def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path) -> None:
     verdict(tmp_path / "results", "lambda", verdict="disagrees", commit="0123456789abcdef+")
     verdict(tmp_path / "results", "gradients")

@@ -125,6 +125,7 @@ def test_options_that_only_compare_are_those_of_the_ablation_mixer() -> None:
     assert ABLATION in renamed.arguments
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("name", SWEEPS)
 def test_from_the_command_line_to_the_plot(name, tmp_path, monkeypatch, capsys) -> None:

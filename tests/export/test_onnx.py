@@ -46,6 +46,7 @@ def test_one_file_computes_what_the_model_computes_at_every_size(exported):
             torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_file_says_what_it_is(exported):
     session = onnxruntime.InferenceSession(exported[1], providers=["CPUExecutionProvider"])
     said = session.get_modelmeta().custom_metadata_map

@@ -58,6 +58,7 @@ def observed(request):
     return Observed(name, images(size) if kind == "random" else smooth(size))
 
 
+@pytest.mark.slow
 def test_every_layer_starts_in_range(observed):
     for quantity, (least, most) in RANGES.items():
         values = getattr(observed, quantity)

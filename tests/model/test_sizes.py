@@ -60,6 +60,7 @@ def test_parameters_are_those_of_the_paper(on_meta, name):
     assert millions == pytest.approx(COMPUTED[name][0], abs=0.006)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAPER)
 def test_multiplications_are_those_of_the_paper(on_meta, name):
     giga = macs(on_meta[name]) / 1e9

@@ -115,6 +115,7 @@ def test_functional_call_takes_other_weights():
     assert not torch.equal(out, model(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_error_of_the_logits(name):
     """Relative to float64, in the norm of the logits, at 64 pixels (2 x 2 tokens in the last stage)."""

@@ -109,7 +109,7 @@ def test_backward_needs_bounded_memory_where_both_sides_are_long() -> None:
 
 @pytest.mark.slow
 def test_level_by_environment() -> None:
-    code = "from laplacianformer.ops import backends, cpu_extension; backends(); print(cpu_extension.level())"
+    code = "from laplacianformer.ops import _cpu_extension, backends; backends(); print(_cpu_extension.level())"
     result = run(code, LAPLACIANFORMER_CPU_LEVEL="baseline")
     assert result.stdout.strip() == "0", result.stderr
 

@@ -26,6 +26,7 @@ def compiled(*arguments: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_header_includes_what_it_uses(header, tmp_path):
     source = tmp_path / "alone.cpp"
@@ -33,6 +34,7 @@ def test_a_header_includes_what_it_uses(header, tmp_path):
     compiled("-fsyntax-only", "-Wall", "-Wno-unused-function", "-Werror", *(TORCH * header.startswith("ops/")), source)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nm") is None, reason="no nm to list symbols")
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_linker_cannot_merge_code_of_instruction_sets(level, tmp_path):

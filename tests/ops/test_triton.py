@@ -87,12 +87,11 @@ def test_kernels_compile_ahead_of_time_for_every_architecture(compiled: list[dic
 
 @needs_triton
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["80", "90"])
-def test_every_configuration_is_compiled(compiled: list[dict[str, str]], architecture: str) -> None:
-    """Each tile in each configuration that autotuning may choose."""
+def test_every_configuration_is_compiled(compiled: list[dict[str, str]]) -> None:
+    """Each tile in each configuration that autotuning may choose, on sm_90."""
     from laplacianformer.ops.laplacian_kernel import triton as kernels
 
-    found = {(row["kernel"], int(row["warps"])) for row in compiled if row["architecture"] == architecture}
+    found = {(row["kernel"], int(row["warps"])) for row in compiled if row["architecture"] == "90"}
     tiles = {f"kernel forward {n} x 64": kernels.FORWARD for n in (64, 128)}
     tiles |= {f"signs (backward) {n} x {d}": kernels.SIGNS for n, d in ((64, 32), (128, 16), (128, 32))}
     tiles |= {"signs (backward) 64 x 16": kernels.SIGNS[:1]}
@@ -127,7 +126,7 @@ def test_shared_memory_fits_the_smallest_gpu(compiled: list[dict[str, str]]) -> 
     ],
 )
 def test_inner_loops_do_little_but_arithmetic(compiled: list[dict[str, str]], part: str, least: float) -> None:
-    """In every configuration on sm_80 and sm_90."""
+    """In every configuration on sm_90, and in those that are compiled for sm_80."""
     rows = [row for row in compiled if row["kernel"].startswith(part) and row["architecture"] in ("80", "90")]
     rows = [row for row in rows if row["dtype"] != "float64" and row["useful"]]
     assert len(rows) >= 6

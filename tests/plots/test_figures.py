@@ -115,6 +115,7 @@ def test_a_figure_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.csv"]
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_reason_is_given_and_nothing_imports_it_early(monkeypatch):
     """And recipes, which need the packages for training, are not imported either."""
     code = "import laplacianformer.classification.inference, laplacianformer.classification.evaluation, sys; "

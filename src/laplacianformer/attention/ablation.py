@@ -167,7 +167,7 @@ class AblationAttention(LaplacianAttention):
 def laplacian_layer(options: Mapping[str, Any]) -> tuple[type[LaplacianAttention], dict[str, Any]]:
     """The layer that has these options of `attention="laplacian"`, and its options.
 
-    In files of version 0.1 one layer had them all: where one of the comparisons is among them, it is
+    In older weights files one layer had them all: where one of the comparisons is among them, it is
     `AblationAttention` now, and `sync=True` is `whitening="synced"`.
     """
     options = dict(options)
