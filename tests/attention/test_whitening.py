@@ -1,5 +1,6 @@
 """Whitening: which variance, over what, and how the running average follows it."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -69,6 +70,19 @@ def test_diagonal_factors_make_unit_variance(kind: str) -> None:
     _, factor = layer.whiten_by(c, (2, 2))
     dims = (0, 2) if kind == "running" else (2,)
     torch.testing.assert_close(variance_over(c * factor.mT, dims), torch.ones_like(variance_over(c, dims)))
+
+
+def test_statistics_stay_in_float32_under_autocast() -> None:
+    """Also where the map is resized, both when it is read and when it is fed."""
+    whitening = Whitening("running", 2, (7, 7))
+    whitening.running_var.uniform_(1e-4, 1e-1)
+    expected, variance = whitening.eval().variance((2, 3), 1), torch.rand(2, 6)
+    twin = copy.deepcopy(whitening)
+    whitening.update(variance, (2, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(twin.variance((2, 3), 1), expected)
+        twin.update(variance, (2, 3))
+    assert torch.equal(twin.running_var, whitening.running_var)
 
 
 def test_running_average_is_cumulative_first_and_exponential_later() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size, averaging_matrix
+from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops._tracing import has_static_size
 from laplacianformer.ops.column_variance import column_variance, synced_column_variance
 
@@ -92,4 +93,5 @@ def resize(map_hyx: Tensor, cells: Size) -> Tensor:
         return map_hyx
     device, dtype = map_hyx.device, map_hyx.dtype
     rows, columns = (averaging_matrix(map_hyx.shape[1 + i], cells[i], device, dtype) for i in (0, 1))
-    return rows @ map_hyx @ columns.mT
+    with without_autocast(device):
+        return rows @ map_hyx @ columns.mT
