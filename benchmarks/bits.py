@@ -99,6 +99,10 @@ def shipped() -> Iterator[tuple[str, str]]:
         yield "shipped weights", digest(model(images))
         with torch.autocast("cpu", torch.bfloat16):
             yield "shipped weights, bfloat16 autocast", digest(model(images))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model.train()(images)
+    out.float().square().sum().backward()
+    yield "shipped weights, training under autocast", digest(out, *gradients(model), *model.buffers())
 
 
 def digits() -> Iterator[tuple[str, str]]:
