@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer.attention import LaplacianAttention
-from laplacianformer.attention.ablation import laplacian_layer
+from laplacianformer.attention import AblationAttention, LaplacianAttention
+from laplacianformer.attention.ablation import needs_ablation
 
 DIM, HEADS = 16, 2
 Size = tuple[int, int]
@@ -43,7 +43,7 @@ def build(seed: int = 0, *, dim: int = DIM, heads: int = HEADS, **options: Any) 
 
 def layer_class(options: dict[str, Any]) -> type[LaplacianAttention]:
     """The layer that has these options: the product, or the one for comparisons."""
-    return laplacian_layer(options)[0]
+    return AblationAttention if needs_ablation(options) else LaplacianAttention
 
 
 def tokens(size: Size, batch: int = 2, dim: int = DIM, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

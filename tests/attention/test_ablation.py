@@ -73,6 +73,7 @@ def test_tied_queries_and_keys_share_a_projection() -> None:
         ({"sync": True}, LaplacianAttention, "synced"),
         ({"sync": True, "whitening": None}, LaplacianAttention, None),
         ({"kernel": "gaussian"}, AblationAttention, "running"),
+        ({"kernel": "laplacian", "ratio": None, "tied": False}, LaplacianAttention, "running"),
         ({"grid": None, "ratio": 2}, AblationAttention, "running"),
         ({"grid": None}, AblationAttention, "running"),
         ({"tied": True, "sync": True}, AblationAttention, "synced"),

@@ -7,7 +7,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from laplacianformer import LaplacianAttention, ops
-from laplacianformer.attention import AblationAttention
 from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops import use_backend
 from tests.attention.fused import LEVELS, MISSING, SETTINGS, SIZES, composed, layer, random_projection
@@ -93,25 +92,6 @@ def test_images_of_a_batch_do_not_touch_each_other(calls: list[str]) -> None:
         first = attention.mix(*(part[1:2] for part in attention.project(tokens, (12, 11))), (12, 11))
     assert len(calls) == 2
     torch.testing.assert_close(mixed[1:2], first, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"kernel": "gaussian"},
-        {"gram": "cross"},
-        {"solver": "cholesky"},
-        {"landmarks": "conv"},
-        {"whitening": "instance"},
-        {"grid": None},
-        {},
-    ],
-)
-@pytest.mark.parametrize("training", [False, True])
-def test_comparisons_store_their_matrices(settings: dict[str, Any], training: bool, calls: list[str]) -> None:
-    with torch.inference_mode():
-        AblationAttention(64, 2, **settings).train(training)(torch.randn(1, 169, 64), (13, 13))
-    assert not calls
 
 
 @pytest.mark.parametrize("training", [False, True])

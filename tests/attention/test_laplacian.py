@@ -6,10 +6,17 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from laplacianformer import LaplacianAttention
+
 from . import oracle
 from .oracle import build, tokens
 
 OPTIONS: dict[str, dict[str, Any]] = {
+    "product": {"iterations": 40},
+    "product, no rope, gain learned": {"iterations": 40, "rope": False, "gain": "learned"},
+    "product, whitening None": {"iterations": 40, "whitening": None, "gain": 2.5},
+    "product, scale and eps": {"iterations": 40, "scale": 1.3, "eps": 0.2},
+    "product, exact": {"grid": 8},
     "cholesky": {"solver": "cholesky"},
     "newton_schulz": {"solver": "newton_schulz", "iterations": 40},
     "conjugate_gradient": {"solver": "conjugate_gradient", "iterations": 20},
@@ -49,6 +56,7 @@ def with_default_grid(options: dict[str, Any]) -> dict[str, Any]:
 def test_output_and_gradients_equal_the_definition(name: str, size: tuple[int, int], training: bool) -> None:
     options = with_default_grid(OPTIONS[name])
     layer = build(**options).train(training)
+    assert (type(layer) is LaplacianAttention) == name.startswith("product")
     x = tokens(size).requires_grad_()
     names = [key for key, _ in layer.named_parameters()]
     state = {key: value.detach().clone() for key, value in layer.state_dict().items()}
@@ -73,7 +81,7 @@ def test_the_options_make_a_difference() -> None:
     base = build(grid=3, solver="cholesky").eval()
     shared = base.state_dict()
     for name, options in OPTIONS.items():
-        if name in ("cholesky", "newton_schulz", "conjugate_gradient", "exact, cross"):
+        if name in ("product", "cholesky", "newton_schulz", "conjugate_gradient", "exact, cross"):
             continue
         other = build(**with_default_grid(options)).eval()
         own = other.state_dict()

@@ -29,7 +29,7 @@ def z(queries: Tensor, landmarks: Tensor, whitening: str | None = "instance") ->
     layer = AblationAttention(WIDTH, 1, grid=None, whitening=whitening, rope=False).double()
     c = ops.laplacian_kernel(queries, landmarks, 4.0)[None, None]
     variance, factor = layer.whiten_by(c, (1, landmarks.shape[0]))
-    found = Decomposition(c, c, variance, factor, lambda v: v, full=whitening == "full")
+    found = Decomposition(c, lambda: c, variance, factor, lambda v: v, full=whitening == "full")
     return found.injective_map(layer.gain)[0, 0]
 
 

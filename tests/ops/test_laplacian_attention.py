@@ -64,6 +64,26 @@ def test_it_is_the_definition_forward_and_backward(backend: str, variance: Any, 
         assert not used.requires_grad
 
 
+def angles(rows: int, width: int = 8) -> tuple[Tensor, Tensor]:
+    turn = torch.arange(rows * width // 2, dtype=torch.float64).view(rows, width // 2) / 7
+    return turn.cos(), turn.sin()
+
+
+@pytest.mark.parametrize("cells", [CELLS, SIZE], ids=str)
+@pytest.mark.parametrize("variance", ["batch", None])
+def test_rotated_float32_is_the_float64_composition(backend: str, variance: Any, cells: Any) -> None:
+    """Forward and every gradient, with rotations; on `cpu`, a variance of the batch makes it one C++ call."""
+    rotations = {"rotation": angles(35), "cell_rotation": angles(cells[0] * cells[1])}
+    results = []
+    for dtype, name in ((torch.float32, backend), (torch.float64, "reference")):
+        tokens = [t.requires_grad_() for t in inputs(dtype)]
+        out, _ = ops.laplacian_attention(*tokens, SIZE, cells, 4.0, variance=variance, backend=name, **rotations)
+        grads = torch.autograd.grad(out.square().sum(), tokens)
+        results.append([out.double(), *(grad.double() for grad in grads)])
+    for found, exact in zip(*results, strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-4 * exact.abs().max().item())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("variance", ["batch", None])
 def test_other_dtypes_are_computed_in_float32(backend: str, dtype: torch.dtype, variance: Any) -> None:
@@ -80,6 +100,18 @@ def test_values_may_be_of_another_width(backend: str) -> None:
     out, _ = ops.laplacian_attention(q, k, values, SIZE, CELLS, 4.0, iterations=40, backend=backend)
     exact, _ = definition(q.double(), k.double(), values.double(), SIZE, CELLS, 4.0, "batch")
     torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_a_given_variance_is_a_constant(backend: str) -> None:
+    variance = torch.rand(3, 12, requires_grad=True)
+    out, used = ops.laplacian_attention(*inputs(torch.float32), SIZE, CELLS, 4.0, variance=variance, backend=backend)
+    assert not out.requires_grad
+    assert torch.equal(used, variance)
+
+
+def test_heads_without_channels(backend: str) -> None:
+    tokens = inputs(torch.float32, width=0)
+    assert ops.laplacian_attention(*tokens, SIZE, CELLS, 4.0, backend=backend)[0].shape == (2, 3, 35, 0)
 
 
 def test_an_empty_batch_is_empty(backend: str) -> None:
@@ -101,7 +133,10 @@ def test_an_empty_batch_is_empty(backend: str) -> None:
         ({"gain": torch.ones(2)}, r"a gain per head must be \(3,\), got \(2,\)"),
         ({"variance": torch.ones(3, 11)}, r"variance must be \(3, 12\), got \(3, 11\)"),
         ({"variance": "image"}, "variance must be one of 'batch', 'synced', None, got 'image'"),
-        ({"rotation": (torch.ones(35, 4), torch.zeros(35, 4))}, "give both rotation and cell_rotation"),
+        ({"rotation": angles(35)}, "give both rotation and cell_rotation"),
+        ({"rotation": angles(34), "cell_rotation": angles(12)}, r"rotation must be two \(35, 4\), got \(34, 4\)"),
+        ({"rotation": angles(35), "cell_rotation": angles(11)}, r"cell_rotation must be two \(12, 4\)"),
+        ({"rotation": angles(35, 4), "cell_rotation": angles(12)}, r"rotation must be two \(35, 4\), got \(35, 2\)"),
         ({"k": torch.zeros(2, 3, 35, 4)}, "expected q and k of one shape"),
         ({"v": torch.zeros(2, 3, 34, 8)}, "expected q and k of one shape"),
         ({"backend": "fast"}, "unknown backend 'fast'"),

@@ -110,8 +110,9 @@ def test_the_old_name_of_a_size_says_which_command_line_replaces_it(
     said = capsys.readouterr().err
     assert (stop.value.code, said.count("\n")) == (2, 1)
     assert f"'{family}-{size}' is now a size of the recipe '{family}'" in said
-    program, command, option, name, *overrides = said.rpartition(": ")[2].split()
-    assert (program, command, option, name) == ("laplacianformer", "train", "--recipe", family)
+    *words, name, first, second = said.rpartition(": ")[2].split()
+    assert words == ["laplacianformer", "train", "--output", f"runs/{family}-{size}", "--recipe"]
+    overrides = [first, second]
     assert recipes.load(name, KINDS, overrides) == sized(family, size)
 
 

@@ -1,4 +1,4 @@
-"""Token mixers for grids of tokens, all called as `attention(x, (H, W))`; docs/attention.md compares them."""
+"""Token mixers for grids of tokens, all called as `attention(x, (H, W))`; docs/baselines.md compares them."""
 
 from laplacianformer.attention.ablation import AblationAttention
 from laplacianformer.attention.baselines.cosformer import CosformerAttention

@@ -1,11 +1,12 @@
 """Laplacian attention with exchangeable parts, for experiments: kernel, Gram matrix, solver, landmarks, whitening.
 
-Every matrix is stored, whatever the parts are; `LaplacianAttention` computes the default form much faster.
+C and W are stored, whatever the parts are; `LaplacianAttention` computes the default form much faster.
 
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -26,7 +27,15 @@ from laplacianformer.ops.laplacian_attention.settings import Settings
 GRAMS = ("keys", "cross")
 SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
 LANDMARKS = ("pool", "conv")
-_COMPARED = {"kernel", "gram", "solver", "ratio", "landmarks", "tied"}
+# The options that `LaplacianAttention` does not have.
+_DEFAULTS = {
+    "kernel": "laplacian",
+    "gram": "keys",
+    "solver": "newton_schulz",
+    "ratio": None,
+    "landmarks": "pool",
+    "tied": False,
+}
 KINDS = ("running", "synced", "instance", "full", None)
 
 
@@ -120,19 +129,19 @@ class AblationAttention(LaplacianAttention):
         km_bhmd = rotated_k if exact else self.landmarks(k_bhnd, size)
         left_bhmd = km_bhmd if not cross else rotated_q if exact else self.landmarks(q_bhnd, size)
         c_bhnm = kernel_matrix(self.kernel_name, rotated_q, km_bhmd, self.scale)
-        w_bhmm = kernel_matrix(self.kernel_name, left_bhmd, km_bhmd, self.scale)
+        gram = partial(kernel_matrix, self.kernel_name, left_bhmd, km_bhmd, self.scale)
         variance, factor = self.whiten_by(c_bhnm, size)
 
         def solve(v_bhnd: Tensor) -> Tensor:
             if exact:
                 return v_bhnd
             summed_bhmd = kernel_product(self.kernel_name, left_bhmd, rotated_k, v_bhnd, self.scale)
-            solved_bhmd = self.solve(w_bhmm, km_bhmd.shape[-2] / rotated_k.shape[-2] * summed_bhmd)
+            solved_bhmd = self.solve(gram(), km_bhmd.shape[-2] / rotated_k.shape[-2] * summed_bhmd)
             if has_static_size(size) or self.landmark_filter is not None:
                 return solved_bhmd
             return pooled_where_exact(solved_bhmd, v_bhnd, Settings(**self.settings(v_bhnd, size)))
 
-        return Decomposition(c_bhnm, w_bhmm, variance, factor, solve, full=self.per_image == "full")
+        return Decomposition(c_bhnm, gram, variance, factor, solve, full=self.per_image == "full")
 
     def whiten_by(self, c_bhnm: Tensor, size: Size) -> tuple[Tensor | None, Tensor | None]:
         """The variance, where it belongs to the whole batch, and D."""
@@ -173,9 +182,14 @@ def laplacian_layer(options: Mapping[str, Any]) -> tuple[type[LaplacianAttention
     options = dict(options)
     if options.pop("sync", False) and options.get("whitening", "running") == "running":
         options["whitening"] = "synced"
-    compared = _COMPARED & options.keys() or options.get("whitening") in ("instance", "full")
+    options = {name: value for name, value in options.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
+    return AblationAttention if needs_ablation(options) else LaplacianAttention, options
+
+
+def needs_ablation(options: Mapping[str, Any]) -> bool:
+    """Whether only `AblationAttention` has these options."""
     exact = "grid" in options and options["grid"] is None
-    return AblationAttention if compared or exact else LaplacianAttention, options
+    return bool(_DEFAULTS.keys() & options.keys()) or options.get("whitening") in ("instance", "full") or exact
 
 
 def _identity_filter(dim: int) -> nn.Conv2d:

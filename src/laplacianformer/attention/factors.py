@@ -31,7 +31,7 @@ class Decomposition:
     """C, W and D for given queries and keys, and the solve that turns values into those of the landmarks."""
 
     c_bhnm: Tensor
-    w_bhmm: Tensor  # without eps
+    gram: Callable[[], Tensor]  # W, without eps
     variance: Tensor | None  # that whitens, (heads, m) where it may enter a running average
     factor: Tensor | None  # D: (..., heads, m, 1), a full (B, heads, m, m), or None for the identity
     solve: Callable[[Tensor], Tensor]  # V -> L
@@ -72,4 +72,4 @@ def factors_of(layer: Decomposable, x: Tensor, size: Size, *, dense: bool) -> Fa
         if dense:
             identity = torch.eye(v.shape[-2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
             matrix = z @ found.solve(identity)
-        return Factors(found.c_bhnm, found.w_bhmm, found.solve(v), z, matrix)
+        return Factors(found.c_bhnm, found.gram(), found.solve(v), z, matrix)

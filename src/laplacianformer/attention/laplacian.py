@@ -105,11 +105,14 @@ class LaplacianAttention(LandmarkAttention):
         settings = Settings(**self.settings(q_bhnd, size))
         placed = reference.place(q_bhnd, k_bhnd, settings)
         c_bhnm = reference.kernel_of_queries(placed, settings)
-        w_bhmm = ops.laplacian_kernel(placed.km, placed.km, self.scale)
         variance = self.whitening.variance_of(c_bhnm, settings.cells)
         factor = reference.whitening_factor(variance, self.whitening.eps)
         return Decomposition(
-            c_bhnm, w_bhmm, variance, factor, lambda v_bhnd: reference.landmark_values(placed, v_bhnd, settings)
+            c_bhnm,
+            gram=lambda: ops.laplacian_kernel(placed.km, placed.km, self.scale),
+            variance=variance,
+            factor=factor,
+            solve=lambda v_bhnd: reference.landmark_values(placed, v_bhnd, settings),
         )
 
     def factors(self, x: Tensor, size: Size, *, dense: bool = False) -> Factors:

@@ -1,4 +1,5 @@
-"""What the commands share in writing to the terminal. Results go to the standard output, everything else to stderr."""
+"""What the commands share in writing to the terminal. Results go to the standard output, notes and
+warnings to stderr."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -45,9 +46,18 @@ def progress(items: Iterable[Item], label: str) -> Iterable[Item]:
 def counter(label: str) -> Iterator[Callable[[int, int], None]]:
     """A function to be called with the numbers of finished items and of all, which moves a progress bar on stderr."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        bar = bars.add_task(label, total=None, visible=False)
-        yield lambda finished, total: bars.update(bar, completed=finished, total=total, visible=True)
+    bars = Progress(*columns, console=Console(stderr=True))
+    bar = bars.add_task(label, total=None)
+
+    def count(finished: int, total: int) -> None:
+        bars.start()  # not before: the thread that draws would disturb an experiment that measures time
+        bars.update(bar, completed=finished, total=total)
+
+    try:
+        yield count
+    finally:
+        if bars.live.is_started:
+            bars.stop()
 
 
 def printable(path: Path) -> str:

@@ -102,6 +102,6 @@ class Explorer:
         tokens = f"{layer}: {rows} x {columns} tokens"
         if landmarks is None:
             return f"{tokens}, no landmarks"
-        if landmarks == (rows, columns):
+        if analysis.layer_inputs[layer].is_exact:
             return f"{tokens}, each its own landmark: nothing to solve"
         return f"{tokens}, {landmarks[0]} x {landmarks[1]} landmarks, the means of the keys in the cells of the grid"

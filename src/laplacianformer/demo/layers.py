@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplacianformer.attention import GridAttention, LaplacianAttention
+from laplacianformer.attention import GridAttention
+from laplacianformer.attention._landmarks import LandmarkAttention
 from laplacianformer.inspect.attention_matrix import token_at
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops._pooling import Size
@@ -25,7 +26,12 @@ class LayerInput:
     @property
     def landmarks(self) -> Size | None:
         """The grid of landmarks, or None for a layer without landmarks."""
-        return self.layer.cells(self.size) if isinstance(self.layer, LaplacianAttention) else None
+        return self.layer.cells(self.size) if isinstance(self.layer, LandmarkAttention) else None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every token is its own landmark and nothing is solved."""
+        return isinstance(self.layer, LandmarkAttention) and self.layer.is_exact(self.size)
 
     def token(self, point: tuple[float, float]) -> Size:
         """Row and column of the token at a point: x and y from 0 (left, top) to 1 (right, bottom)."""

@@ -1,4 +1,4 @@
-"""Object detection and instance segmentation: torchvision"s detectors on any backbone of timm.
+"""Object detection and instance segmentation: torchvision's detectors on any backbone of timm.
 
 from laplacianformer import detection
 
@@ -15,7 +15,7 @@ from laplacianformer.detection.inference import Detection, Object, detect
 from laplacianformer.detection.weights import DetectorWeights, load_detector, save_detector
 
 if TYPE_CHECKING:
-    from laplacianformer.detection.evaluation import DetectionEvaluation, evaluate
+    from laplacianformer.detection.evaluation import DetectionEvaluation, evaluate, open_data
     from laplacianformer.detection.recipe import DetectionRecipe, load_recipe
     from laplacianformer.detection.task import Result, train
 
@@ -32,6 +32,7 @@ __all__ = [
     "load_detector",
     "load_recipe",
     "mask_rcnn",
+    "open_data",
     "parameter_groups",
     "retinanet",
     "save_detector",
@@ -42,7 +43,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "evaluation": ["DetectionEvaluation", "evaluate"],
+        "evaluation": ["DetectionEvaluation", "evaluate", "open_data"],
         "recipe": ["DetectionRecipe", "load_recipe"],
         "task": ["Result", "train"],
     },

@@ -42,7 +42,7 @@ class DetectionEvaluation:
 def open_data(loaded: DetectorWeights, data: str, split: str = "validation") -> CocoImages:
     """`DIR`, a COCO data set, or `shapes`, if its categories are those of the weights."""
     if split not in SPLITS:
-        raise InputError(f"--split {split}: expected one of {', '.join(SPLITS)}")
+        raise InputError(f"no split {split!r}: expected one of {', '.join(SPLITS)}")
     recipe = yaml.safe_load(loaded.metadata.get("recipe", "{}"))
     reader, root = ("shapes", None) if data in ("shapes", "shapes:") else ("coco", data.removeprefix("coco:"))
     stated = {**recipe.get("data", {}), "reader": reader, "root": root}
@@ -66,7 +66,7 @@ def evaluate(
     loaded: DetectorWeights,
     images: CocoImages,
     *,
-    device: torch.device,
+    device: torch.device | None = None,
     workers: int = 0,
     progress: Callable[[Iterable[HeldOut]], Iterable[HeldOut]] = iter,
 ) -> DetectionEvaluation:
@@ -76,6 +76,7 @@ def evaluate(
         workers: processes that read images.
         progress: wraps the images as they are read, for example in a progress bar.
     """
+    device = device or torch.device("cpu")
     model = loaded.model.to(device)
     results: list[dict[str, Any]] = []
     unreadable: dict[int, str] = {}

@@ -17,7 +17,7 @@ CLAIM: str = (
     "accurate on ImageNet."
 )
 # averaged: the mean of the values instead of their sum, because blocks here normalise before the attention
-# (docs/attention.md).
+# (docs/baselines.md).
 ARGUMENTS = "{{kernel: {kernel}, grid: 4, averaged: true}}"
 MODELS = {"SOFT++": "soft++", "Skyformer": "skyformer"}
 KERNELS = ("laplacian", "gaussian")

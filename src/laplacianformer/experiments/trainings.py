@@ -7,6 +7,7 @@ the default one, is trained once. --quick trains on a few handwritten digits, --
 from collections.abc import Mapping, Sequence
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.attention.ablation import needs_ablation
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Difference, Summary, paired, summary
@@ -20,9 +21,6 @@ QUICK = (
 # Overrides of the recipe, by name of the variant. The default run is the recipe as it is.
 Variants = Mapping[str, tuple[str, ...]]
 DEFAULT: tuple[str, ...] = ()
-# What only AblationAttention can do: these options, and these kinds of whitening.
-COMPARED_OPTIONS = {"kernel", "gram", "solver", "ratio", "landmarks", "tied"}
-COMPARED_WHITENING = {"instance", "full"}
 
 
 def other_mixer(name: str, arguments: str = "{}") -> tuple[str, ...]:
@@ -32,9 +30,8 @@ def other_mixer(name: str, arguments: str = "{}") -> tuple[str, ...]:
 
 def with_arguments(**arguments: object) -> tuple[str, ...]:
     """The recipe with some arguments of its attention changed."""
-    only_there = COMPARED_OPTIONS & arguments.keys() or arguments.get("whitening") in COMPARED_WHITENING
     changed = (f"model.args.attention_args.{name}={value}" for name, value in arguments.items())
-    return (*((ABLATION,) if only_there else ()), *changed)
+    return (*((ABLATION,) if needs_ablation(arguments) else ()), *changed)
 
 
 def runs_of(settings: Settings, variants: Variants, column: str, seeds: int = SEEDS) -> list[Run]:

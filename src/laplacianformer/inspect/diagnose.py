@@ -85,7 +85,7 @@ def _diagnose_layer(name: str, layer: LaplacianAttention, x: Tensor, size: tuple
     with without_autocast(x.device):
         q, k, v = in_float32(*layer.project(x, size))
         found = layer.decompose(q, k, size)
-        c, w, factor, values = found.c_bhnm, found.w_bhmm, found.factor, found.solve(v)
+        c, w, factor, values = found.c_bhnm, found.gram(), found.factor, found.solve(v)
     return LayerDiagnosis(
         layer=name,
         tokens=c.shape[-2],

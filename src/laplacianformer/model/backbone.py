@@ -24,7 +24,7 @@ class LaplacianFormer(nn.Module):
         in_chans: channels of the image.
         num_classes: outputs of the head; 0 for none.
         global_pool: "avg", or "" for feature maps.
-        attention: the token mixer: "laplacian", another of `ATTENTIONS` (docs/attention.md), or a callable
+        attention: the token mixer: "laplacian", another of `ATTENTIONS` (docs/baselines.md), or a callable
             (dim, num_heads, **attention_args).
         attention_args: passed on to the token mixer, e.g. {"grid": 14}.
         drop_rate: dropout before the head.

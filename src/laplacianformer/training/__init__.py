@@ -9,14 +9,17 @@ from laplacianformer._util.lazy import lazy_exports
 from laplacianformer.training.report import Report, Silent, Table
 
 if TYPE_CHECKING:
+    from laplacianformer.training._recipe import AnyRecipe, Run
     from laplacianformer.training.loop import Finished, Loop
     from laplacianformer.training.session import Session, start
     from laplacianformer.training.task import Task
 
 __all__ = [
+    "AnyRecipe",
     "Finished",
     "Loop",
     "Report",
+    "Run",
     "Session",
     "Silent",
     "Table",
@@ -28,6 +31,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
+        "_recipe": ["AnyRecipe", "Run"],
         "loop": ["Finished", "Loop"],
         "session": ["Session", "start"],
         "task": ["Task"],

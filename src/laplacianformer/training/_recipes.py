@@ -37,11 +37,11 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
     tree = _parse(_read(name), name)
     if not isinstance(tree, dict):
         raise InputError(f"recipe {name}: expected sections such as data: and optimise:, got {type(tree).__name__}")
+    for override in overrides:
+        _apply(tree, override)
     kind = next((kind for section, kind in kinds.items() if section in tree), None)
     if kind is None:
         raise InputError(f"recipe {name}: expected a section {' or '.join(f'{section}:' for section in kinds)}")
-    for override in overrides:
-        _apply(tree, override)
     try:
         return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
@@ -88,7 +88,7 @@ def _refuse_old_name(name: str) -> None:
         overrides = " ".join(size_overrides(family, size))
         raise InputError(
             f"the recipe {name!r} is now a size of the recipe {family!r}: "
-            f"laplacianformer train --recipe {family} {overrides}"
+            f"laplacianformer train --output runs/{name} --recipe {family} {overrides}"
         )
 
 

@@ -33,8 +33,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, gain: Gain, variance: Variance, setti
         return f"it takes tokens of one dtype, float32, bfloat16 or float16, got {q.dtype}, {k.dtype} and {v.dtype}"
     if not q.shape == k.shape == v.shape:
         return f"it takes values of the shape of queries, got {tuple(q.shape)} and {tuple(v.shape)}"
-    if q.shape[0] == 0:
-        return "the batch is empty"
+    if q.shape[0] == 0 or q.shape[-1] == 0:
+        return "the batch is empty, or heads have no channels"
     if math.prod(settings.cells) > LARGEST:
         return f"it takes at most {LARGEST} landmarks, got {math.prod(settings.cells)}"
     if isinstance(variance, str):
@@ -100,7 +100,7 @@ class _Attention(torch.autograd.Function):
 def _gradients_by_ops(
     inputs: list[Tensor | None], grad: Tensor, gain: Gain, settings: Settings, backend: str | None
 ) -> list[Tensor | None]:
-    """The gradients of queries, keys, values and gain by the composition, which can be differentiated and observed."""
+    """The gradients of queries, keys, values and gain by the composition, which everyone can observe."""
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad(), without_autocast(grad.device):
         # Views, each with a gradient of its own: queries and keys may be one tensor.

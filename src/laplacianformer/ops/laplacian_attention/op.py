@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
-from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._precision import accumulation_dtype, without_autocast
 from laplacianformer.ops._tracing import has_static_size, is_unobserved
 from laplacianformer.ops.backend import requested
 from laplacianformer.ops.laplacian_attention import cpu, reference
@@ -52,25 +52,27 @@ def laplacian_attention(  # long: its arguments, and what they mean
         scale: lambda, greater than 0.
         gain: weight of the whitened part: a number, or a tensor with one number per head.
         variance: "batch": of the columns of C over batch and queries; "synced": over the batches of all processes of
-            torch.distributed; a tensor (heads, m): a given one; None: D = I.
+            torch.distributed; a tensor (heads, m): a given one, a constant; None: D = I.
         rotation: (cos, sin), (H * W, d / 2) each, to rotate queries and keys by their positions.
         cell_rotation: the same for the landmarks, (m, d / 2) each; given if and only if `rotation` is.
         iterations: Newton-Schulz steps for inv(W).
         eps: added to the diagonal of W.
         variance_eps: added to variances.
-        backend: force one (see `backends()`); by default the fastest that can run.
+        backend: force one on every part (see `backends()`); by default the fastest that can run. On "cpu" all parts are
+            one call where that is possible: float32, or float16 and bfloat16 without gradients, at most 128 landmarks,
+            values as wide as queries, and gradients only for a variance of the batch.
 
     Returns:
         (B, heads, H * W, width) in the dtype of q, and the variance that was used, (heads, m) or None, without
-        gradient. O(N m d + m^3) time; O(N m) memory for gradients with a variance of the batch, else O(N + m^2).
+        gradient. O(N m d + m^3) time; O(N m) memory with a variance of the batch, which needs C, else O(N + m^2).
     """
     _check_tokens(q, k, v, size, cells)
     _check_whitening(q, gain, variance, cells)
     check.positive(_OP, scale=scale, eps=eps, variance_eps=variance_eps)
     check.iterations(_OP, iterations)
-    if (rotation is None) != (cell_rotation is None):
-        raise ValueError(f"{_OP}: give both rotation and cell_rotation, or neither")
-    settings = Settings(size, cells, float(scale), iterations, float(eps), float(variance_eps), rotation, cell_rotation)
+    rotations = _checked_rotations(q, rotation, cell_rotation, size, cells)
+    settings = Settings(size, cells, float(scale), iterations, float(eps), float(variance_eps), *rotations)
+    variance = variance.detach() if isinstance(variance, Tensor) else variance
     name = requested(backend)
     arguments = q, k, v, gain, variance, settings
     fused = name in ("", "cpu") and is_unobserved(q, k, v, gain, variance) and cpu.check(*arguments) is None
@@ -90,6 +92,25 @@ def _check_tokens(q: Tensor, k: Tensor, v: Tensor, size: Size, cells: Size) -> N
         raise ValueError(f"{_OP}: size {tuple(size)} does not hold {q.shape[2]} tokens: expected (H, W), H * W of them")
     if has_static_size(size) and not all(1 <= cell <= length for cell, length in zip(cells, size, strict=True)):
         raise ValueError(f"{_OP}: cells must be at least 1 and at most {tuple(size)}, the tokens, got {tuple(cells)}")
+
+
+def _checked_rotations(
+    q: Tensor, rotation: Rotation | None, cell_rotation: Rotation | None, size: Size, cells: Size
+) -> tuple[Rotation | None, Rotation | None]:
+    """The cosines and sines as constants in the dtype that accumulates."""
+    if rotation is None and cell_rotation is None:
+        return None, None
+    if rotation is None or cell_rotation is None:
+        raise ValueError(f"{_OP}: give both rotation and cell_rotation, or neither")
+    dtype, width = accumulation_dtype(q.dtype), q.shape[-1]
+    for name, tables, rows in (("rotation", rotation, size), ("cell_rotation", cell_rotation, cells)):
+        check.tensors(_OP, q=q, **{f"cos of {name}": tables[0], f"sin of {name}": tables[1]})
+        expected = (math.prod(rows), width // 2)
+        if has_static_size(size) and (width % 2 or any(tuple(table.shape) != expected for table in tables)):
+            found = " and ".join(str(tuple(table.shape)) for table in tables)
+            raise ValueError(f"{_OP}: for heads of width {width}, d even, {name} must be two {expected}, got {found}")
+    cos, sin, cell_cos, cell_sin = (table.detach().to(dtype) for table in (*rotation, *cell_rotation))
+    return (cos, sin), (cell_cos, cell_sin)
 
 
 def _check_whitening(q: Tensor, gain: Gain, variance: Variance, cells: Size) -> None:

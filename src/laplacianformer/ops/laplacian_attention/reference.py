@@ -1,4 +1,4 @@
-"""The attention as a composition of the other ops: the definition, and what tracing and second derivatives use.
+"""The attention as a composition of the other ops: the definition, and what tracing and graphs of gradients use.
 
     C = k(Q, Km)   B = k(Km, K)   W = k(Km, Km) + eps I   L = (m/N) inv(W) (B V)
     Z = (1 + gain (C - rowmean(C)) D) / m                  out = Z L
