@@ -57,5 +57,7 @@ def test_it_runs(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     assert accuracies(ran.stdout)[-1] >= LEAST
+    for sentence in re.findall(r"[A-Z][^.\d│┃]*\.", " ".join(printed().split())):  # those without numbers
+        assert sentence in " ".join(ran.stdout.split())
     assert (tmp_path / "attention.png").is_file()
     assert (tmp_path / "digits.safetensors").is_file()
