@@ -2,7 +2,7 @@
 
     python benchmarks/bits.py write before.json      with one version installed
     python benchmarks/bits.py write after.json       with the other
-    python benchmarks/bits.py compare before.json after.json
+    python benchmarks/bits.py compare before.json after.json --output results/benchmarks/versions/bits.json
 
 Only names that a user may rely on are called, so the script runs on every version. Hashes are compared, not numbers:
 one bit of difference shows. They hold for one machine and one version of torch; threads are fixed at one.
@@ -13,16 +13,20 @@ import csv
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 from torch import Tensor, nn
 
+import laplacianformer
 from laplacianformer import ops
 
 SIZES = ("nano", "tiny", "small", "medium", "large", "huge")
@@ -36,22 +40,37 @@ def main() -> None:
     commands.add_parser("write", help="hash everything").add_argument("file", type=Path)
     compare_parser = commands.add_parser("compare", help="print what differs; exit code 1 if anything does")
     compare_parser.add_argument("files", type=Path, nargs=2)
+    compare_parser.add_argument("--output", type=Path, help="write what was compared, and what differs")
     arguments = parser.parse_args()
     if arguments.command == "write":
         torch.set_num_threads(1)
         hashes = {name: digest for part in (models, shipped, digits, onnx) for name, digest in part()}
-        arguments.file.write_text(json.dumps(hashes, indent=2) + "\n")
+        arguments.file.write_text(json.dumps({**origin(), "hashes": hashes}, indent=2) + "\n")
         print(f"{arguments.file}: {len(hashes)} hashes")
     else:
-        sys.exit(compare(*(json.loads(file.read_text()) for file in arguments.files)))
+        sys.exit(compare(*(json.loads(file.read_text()) for file in arguments.files), output=arguments.output))
 
 
-def compare(before: dict[str, str], after: dict[str, str]) -> int:
-    names = sorted({*before, *after})
-    different = [name for name in names if before.get(name) != after.get(name)]
+def origin() -> dict[str, str]:
+    """Where hashes come from: the commit of the package that was imported."""
+    folder = Path(laplacianformer.__file__).parent
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True).stdout.strip()
+    machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {"commit": commit, "machine": machine, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+
+
+def compare(before: dict[str, Any], after: dict[str, Any], output: Path | None) -> int:
+    names = sorted({*before["hashes"], *after["hashes"]})
+    different = [name for name in names if before["hashes"].get(name) != after["hashes"].get(name)]
     for name in different:
         print(f"differs: {name}")
     print(f"{len(names) - len(different)} of {len(names)} hashes are equal")
+    if output is not None:
+        stated = {"before": before.pop("commit"), "after": after.pop("commit")}
+        found = {"compared": len(names), "different": different, "names": names}
+        kept = {key: value for key, value in after.items() if key != "hashes"}
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps({**stated, **kept, **found}, indent=2) + "\n")
     return 1 if different else 0
 
 
