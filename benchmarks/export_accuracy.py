@@ -16,12 +16,12 @@ from laplacianformer import assets as shipped
 from laplacianformer import weights
 from laplacianformer._util.measuring import in_child
 from laplacianformer._util.provenance import provenance
-from laplacianformer.classification import evaluation as evaluate
+from laplacianformer.classification import _evaluation as evaluate
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.export._check import Runner, differences
 from laplacianformer.export._int8 import quantised
 from laplacianformer.export._onnx_model import onnx_runner, to_onnx
 from laplacianformer.export._trace import exportable
-from laplacianformer.export.check import Runner, differences
 
 
 class Run(nn.Module):

@@ -35,7 +35,7 @@ from laplacianformer.experiments import rivals
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.ops import _cpu_extension as cpu_extension
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SCALE = 4.0
 BACKENDS = {"cpu": "cpu", "cuda": "triton"}

@@ -26,7 +26,7 @@ from laplacianformer._util.measuring import Call
 from laplacianformer.attention import GridAttention
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.rows import Row
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 TOKEN_SIDES = (28, 56, 112, 224)
 IMAGE_SIZES = (224, 448, 896)

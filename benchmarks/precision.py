@@ -14,7 +14,7 @@ from comparing import RESULTS, parser_of, progress, show
 
 from laplacianformer._util.provenance import provenance
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.inspect.cost import SIZES
+from laplacianformer.inspect._cost import SIZES
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from laplacianformer import ops
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import LaplacianAttention, SoftmaxAttention
-from laplacianformer.inspect.diagnose import diagnose
+from laplacianformer.inspect._diagnose import diagnose
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.weights import load_weights, save_weights
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer.attention import AblationAttention, LaplacianAttention
-from laplacianformer.attention.ablation import needs_ablation
+from laplacianformer.attention._options import needs_ablation
 
 DIM, HEADS = 16, 2
 Size = tuple[int, int]

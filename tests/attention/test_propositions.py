@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laplacianformer import ops
 from laplacianformer.attention import AblationAttention, LaplacianAttention
-from laplacianformer.attention.factors import Decomposition
+from laplacianformer.attention._factors import Decomposition
 
 WIDTH, LANDMARKS = 4, 25
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.evaluation import evaluate, open_batches
+from laplacianformer.classification._evaluation import evaluate, open_batches
 from laplacianformer.data import _images as images
 from laplacianformer.data import _indexed as indexed
 from laplacianformer.weights import load_weights, save_weights

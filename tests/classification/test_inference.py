@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from laplacianformer.classification.inference import attention_rows, predict
+from laplacianformer.classification._inference import attention_rows, predict
 from laplacianformer.data import _images as images
 from laplacianformer.inspect import token_attention
 from laplacianformer.weights import load_weights

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from laplacianformer.classification.pictures import draw_confusion, draw_predictions
+from laplacianformer.classification._pictures import draw_confusion, draw_predictions
 from tests.helpers import CLASSES, picture
 from tests.plots.helpers import check_png, saved_figures
 

@@ -12,10 +12,10 @@ import yaml
 from safetensors import safe_open
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification import task as classification
-from laplacianformer.classification.evaluation import evaluate, open_batches
-from laplacianformer.classification.recipe import load_recipe
-from laplacianformer.classification.task import COLUMNS
+from laplacianformer.classification import _task as classification
+from laplacianformer.classification._evaluation import evaluate, open_batches
+from laplacianformer.classification._recipe import load_recipe
+from laplacianformer.classification._task import COLUMNS
 from laplacianformer.cli import main
 from laplacianformer.commands.train import data_overrides
 from laplacianformer.training import _checkpoint as checkpoint

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.evaluation import open_batches
+from laplacianformer.classification._evaluation import open_batches
 from laplacianformer.cli import main
 from laplacianformer.weights import load_weights
 from tests.classification.helpers import labelled_folder

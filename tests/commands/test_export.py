@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from laplacianformer.export import exported
+from laplacianformer.export import _exported as exported
 from tests.export.helpers import code_of
 from tests.helpers import CLASSES, save_small
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from laplacianformer.cli import main
-from laplacianformer.inspect import cost
+from laplacianformer.inspect import _cost as cost
 
 
 @pytest.mark.slow

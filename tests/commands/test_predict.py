@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from laplacianformer import weights
-from laplacianformer.classification import inference
+from laplacianformer.classification import _inference as inference
 from laplacianformer.cli import main
 from laplacianformer.commands import predict
 from laplacianformer.data import _images as images

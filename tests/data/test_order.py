@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data.order import Order, mix
+from laplacianformer.data._order import Order, mix
 
 
 def test_processes_share_the_batches_of_one() -> None:

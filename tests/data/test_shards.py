@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification import task as classification
+from laplacianformer.classification import _task as classification
 from laplacianformer.classification._batches import open_loaders
-from laplacianformer.classification.recipe import Recipe
+from laplacianformer.classification._recipe import Recipe
 from laplacianformer.data import _images as images
+from laplacianformer.data._batch import Batch
 from laplacianformer.data._shards import Part, TimmStream
-from laplacianformer.data.batch import Batch
 
 from ..training.helpers import tiny
 from .helpers import encoded, noise, shard

@@ -14,12 +14,12 @@ from PIL import Image
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification._batches import open_loaders, training_transform
-from laplacianformer.classification.recipe import Augment, Data, Recipe, load_recipe
+from laplacianformer.classification._recipe import Augment, Data, Recipe, load_recipe
 from laplacianformer.data import _images as images
 from laplacianformer.data._evaluation import EvaluationImages, InputReader
 from laplacianformer.data._memory import crop_and_flip
+from laplacianformer.data._sources import Source, open_images, parse
 from laplacianformer.data._stream import TrainingImages
-from laplacianformer.data.sources import Source, open_images, parse
 
 from ..training.helpers import image_folder
 

@@ -8,7 +8,7 @@ import torch
 from laplacianformer.attention import AblationAttention, LaplacianAttention, SoftmaxAttention
 from laplacianformer.demo.layers import LayerInput, classify
 from laplacianformer.demo.maps import compared_maps, own_map, trained_scale, with_scale
-from laplacianformer.inspect.attention_matrix import attention_row, token_attention
+from laplacianformer.inspect._attention_matrix import attention_row, token_attention
 from tests.demo.helpers import SIZE, layer_input
 from tests.helpers import small_model
 from tests.model.helpers import images

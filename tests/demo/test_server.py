@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laplacianformer.classification.inference import predict
+from laplacianformer.classification._inference import predict
 from laplacianformer.weights import load_weights
 from tests.helpers import picture
 

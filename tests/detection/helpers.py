@@ -13,7 +13,7 @@ from torch import Tensor
 from laplacianformer.detection import _shapes as shapes
 from laplacianformer.detection import load_recipe, mask_rcnn, retinanet
 from laplacianformer.detection._coco import open_coco
-from laplacianformer.detection.recipe import DetectionData
+from laplacianformer.detection._recipe import DetectionData
 
 BACKBONE = {
     "depths": [1, 1],

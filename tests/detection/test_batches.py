@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from laplacianformer.detection._batches import GroupedOrder, TrainingScenes
-from laplacianformer.detection.recipe import DetectionAugment, DetectionData
+from laplacianformer.detection._recipe import DetectionAugment, DetectionData
 from tests.detection.helpers import open_folder
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection._coco import open_coco
-from laplacianformer.detection.recipe import DetectionData
+from laplacianformer.detection._recipe import DetectionData
 from tests.detection import helpers
 from tests.detection.helpers import open_folder
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from laplacianformer.detection._coco import CocoImages, open_coco
+from laplacianformer.detection._recipe import DetectionData
 from laplacianformer.detection._scores import NUMBERS, as_results, coco_scores
-from laplacianformer.detection.recipe import DetectionData
 from tests.detection import helpers
 
 SIDE = 160  # large enough for objects of all three sizes

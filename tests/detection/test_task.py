@@ -12,11 +12,11 @@ from safetensors import safe_open
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
-from laplacianformer.detection import task as detection
+from laplacianformer.detection import _task as detection
 from laplacianformer.detection._batches import open_detection
+from laplacianformer.detection._recipe import load_recipe
 from laplacianformer.detection._scores import NUMBERS
-from laplacianformer.detection.recipe import load_recipe
-from laplacianformer.detection.task import COLUMNS
+from laplacianformer.detection._task import COLUMNS
 from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._optimiser import create_schedule
@@ -122,7 +122,7 @@ def test_an_unknown_split_is_refused(
             ]
         )
     assert stop.value.code == 2
-    assert "--split x: expected one of train, validation, val" in capsys.readouterr().err
+    assert "no split 'x': expected one of train, validation, val" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_a_failure_leaves_nothing(file, tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("stop")
 
-    monkeypatch.setattr("laplacianformer.export.card.card", fail)
+    monkeypatch.setattr("laplacianformer.export._card.card", fail)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(RuntimeError, match="stop"):
         main(["export", "--weights", str(file), "--format", "hf", str(tmp_path / "animals")])

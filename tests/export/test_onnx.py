@@ -14,10 +14,10 @@ pytest.importorskip("onnxscript", reason="install laplacianformer[export]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="install laplacianformer[export]")
 
 from laplacianformer.cli import main  # noqa: E402
+from laplacianformer.export._check import differences  # noqa: E402
+from laplacianformer.export._exported import INT8_TOLERANCE  # noqa: E402
 from laplacianformer.export._int8 import quantised  # noqa: E402
 from laplacianformer.export._onnx_model import onnx_runner  # noqa: E402
-from laplacianformer.export.check import differences  # noqa: E402
-from laplacianformer.export.exported import INT8_TOLERANCE  # noqa: E402
 from laplacianformer.weights import load_weights  # noqa: E402
 from tests.export.helpers import save_one_stage  # noqa: E402
 from tests.helpers import CLASSES, INPUT, picture  # noqa: E402

@@ -5,8 +5,8 @@ import torch
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import ATTENTIONS, AblationAttention, LaplacianAttention, SoftmaxAttention
-from laplacianformer.inspect import attention_matrix
-from laplacianformer.inspect.attention_matrix import attention_row, token_attention
+from laplacianformer.inspect import _attention_matrix as attention_matrix
+from laplacianformer.inspect._attention_matrix import attention_row, token_attention
 from tests.helpers import small_model
 from tests.model.helpers import images
 

@@ -1,7 +1,7 @@
 import timm
 import torch
 
-from laplacianformer.inspect.cost import cost
+from laplacianformer.inspect._cost import cost
 
 
 def test_columns_of_one_attention_layer_match_a_count_by_hand():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from laplacianformer import ops
-from laplacianformer.ops import backend as choice
+from laplacianformer.ops import _backend as choice
 
 X = torch.zeros(1, 2, 3)
 CALLS = {

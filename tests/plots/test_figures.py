@@ -118,7 +118,7 @@ def test_a_figure_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_without_matplotlib_the_reason_is_given_and_nothing_imports_it_early(monkeypatch):
     """And recipes, which need the packages for training, are not imported either."""
-    code = "import laplacianformer.classification.inference, laplacianformer.classification.evaluation, sys; "
+    code = "import laplacianformer.classification._inference, laplacianformer.classification._evaluation, sys; "
     code += "sys.exit(bool({'matplotlib', 'laplacianformer.recipes'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

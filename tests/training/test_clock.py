@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from laplacianformer.classification import task as classification
+from laplacianformer.classification import _task as classification
 from laplacianformer.data import _memory as memory
 from laplacianformer.training import _clock as clock
 

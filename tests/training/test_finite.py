@@ -9,10 +9,10 @@ import torch
 
 import laplacianformer  # noqa: F401  (registers the models)
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification import task as classification
+from laplacianformer.classification import _task as classification
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as trouble
-from laplacianformer.training.session import Session, create_engine
+from laplacianformer.training._session import Session, create_engine
 
 from . import helpers
 

@@ -12,10 +12,10 @@ import torch
 
 from laplacianformer import classification, detection
 from laplacianformer.classification._batches import open_loaders
-from laplacianformer.classification.task import ClassificationTask
+from laplacianformer.classification._task import ClassificationTask
 from laplacianformer.cli import main
 from laplacianformer.training import Loop, Session, Table
-from laplacianformer.training.session import create_engine
+from laplacianformer.training._session import create_engine
 from laplacianformer.weights import load_weights
 from tests.detection import helpers as detection_helpers
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from laplacianformer.classification import task as classification
+from laplacianformer.classification import _task as classification
 
 from . import helpers
 

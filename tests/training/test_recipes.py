@@ -211,3 +211,12 @@ def test_a_recipe_of_another_task_is_refused() -> None:
 
 def test_differences_are_dotted_keys() -> None:
     assert differences({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 4}, "e": 5}) == ["a.c", "d", "e"]
+
+
+def test_a_file_without_a_model_takes_it_from_the_overrides(tmp_path: Path) -> None:
+    tree = {section: keys for section, keys in yaml.safe_load(text_of("digits")).items() if section != "model"}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    assert recipes.load(str(path), KINDS, ["model.name=laplacianformer_nano"]).model.name == "laplacianformer_nano"
+    with pytest.raises(InputError, match="expected a section model: or detector:"):
+        recipes.load(str(path), KINDS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from laplacianformer.classification import task as classification
+from laplacianformer.classification import _task as classification
 from laplacianformer.training import _checkpoint as checkpoint
 
 from . import helpers

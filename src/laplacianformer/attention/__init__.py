@@ -1,5 +1,7 @@
 """Token mixers for grids of tokens, all called as `attention(x, (H, W))`; docs/baselines.md compares them."""
 
+from laplacianformer.attention._factors import Decomposition, Factors
+from laplacianformer.attention._grid import GridAttention
 from laplacianformer.attention.ablation import AblationAttention
 from laplacianformer.attention.baselines.cosformer import CosformerAttention
 from laplacianformer.attention.baselines.hedgehog import HedgehogAttention
@@ -11,14 +13,13 @@ from laplacianformer.attention.baselines.skyformer import SkyformerAttention
 from laplacianformer.attention.baselines.soft import SoftAttention
 from laplacianformer.attention.baselines.soft_plus_plus import SoftPlusPlusAttention
 from laplacianformer.attention.baselines.softmax import SoftmaxAttention
-from laplacianformer.attention.factors import Factors
-from laplacianformer.attention.grid import GridAttention
 from laplacianformer.attention.laplacian import LaplacianAttention
 
 __all__ = [
     "ATTENTIONS",
     "AblationAttention",
     "CosformerAttention",
+    "Decomposition",
     "Factors",
     "GridAttention",
     "HedgehogAttention",

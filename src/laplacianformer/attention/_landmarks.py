@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from laplacianformer.attention.grid import GridAttention, check_count
+from laplacianformer.attention._grid import GridAttention, check_count
 from laplacianformer.ops._pooling import Size, every_token_is_a_landmark, pool_heads
 
 

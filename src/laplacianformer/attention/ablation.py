@@ -5,17 +5,16 @@ C and W are stored, whatever the parts are; `LaplacianAttention` computes the de
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from laplacianformer import ops
+from laplacianformer.attention._factors import Decomposition
+from laplacianformer.attention._grid import check_count, in_float32
 from laplacianformer.attention._kernels import KERNELS, kernel_matrix, kernel_product
 from laplacianformer.attention._whitening import Kind
-from laplacianformer.attention.factors import Decomposition
-from laplacianformer.attention.grid import check_count, in_float32
 from laplacianformer.attention.laplacian import LaplacianAttention
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
@@ -24,19 +23,10 @@ from laplacianformer.ops._tracing import has_static_size
 from laplacianformer.ops.laplacian_attention.reference import by_head, pooled_where_exact, whitening_factor
 from laplacianformer.ops.laplacian_attention.settings import Settings
 
-GRAMS = ("keys", "cross")
-SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
-LANDMARKS = ("pool", "conv")
-# The options that `LaplacianAttention` does not have.
-_DEFAULTS = {
-    "kernel": "laplacian",
-    "gram": "keys",
-    "solver": "newton_schulz",
-    "ratio": None,
-    "landmarks": "pool",
-    "tied": False,
-}
-KINDS = ("running", "synced", "instance", "full", None)
+_GRAMS = ("keys", "cross")
+_SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
+_LANDMARKS = ("pool", "conv")
+_KINDS = ("running", "synced", "instance", "full", None)
 
 
 class AblationAttention(LaplacianAttention):
@@ -75,10 +65,10 @@ class AblationAttention(LaplacianAttention):
     ) -> None:
         name = type(self).__name__
         check.choice(name, KERNELS, kernel=kernel)
-        check.choice(name, GRAMS, gram=gram)
-        check.choice(name, SOLVERS, solver=solver)
-        check.choice(name, LANDMARKS, landmarks=landmarks)
-        check.choice(name, KINDS, whitening=whitening)
+        check.choice(name, _GRAMS, gram=gram)
+        check.choice(name, _SOLVERS, solver=solver)
+        check.choice(name, _LANDMARKS, landmarks=landmarks)
+        check.choice(name, _KINDS, whitening=whitening)
         if grid is not None and ratio is not None:
             raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
         per_image = whitening if whitening in ("instance", "full") else None
@@ -171,25 +161,6 @@ class AblationAttention(LaplacianAttention):
     def extra_repr(self) -> str:
         size = f"grid={self.grid}" if self.fixed_grid else f"ratio={self.ratio}" if self.ratio else "exact"
         return f"{self.kernel_name}, scale={self.scale}, {size}, gram={self.gram}, {self.solver} x {self.iterations}"
-
-
-def laplacian_layer(options: Mapping[str, Any]) -> tuple[type[LaplacianAttention], dict[str, Any]]:
-    """The layer that has these options of `attention="laplacian"`, and its options.
-
-    In older weights files one layer had them all: where one of the comparisons is among them, it is
-    `AblationAttention` now, and `sync=True` is `whitening="synced"`.
-    """
-    options = dict(options)
-    if options.pop("sync", False) and options.get("whitening", "running") == "running":
-        options["whitening"] = "synced"
-    options = {name: value for name, value in options.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
-    return AblationAttention if needs_ablation(options) else LaplacianAttention, options
-
-
-def needs_ablation(options: Mapping[str, Any]) -> bool:
-    """Whether only `AblationAttention` has these options."""
-    exact = "grid" in options and options["grid"] is None
-    return bool(_DEFAULTS.keys() & options.keys()) or options.get("whitening") in ("instance", "full") or exact
 
 
 def _identity_filter(dim: int) -> nn.Conv2d:

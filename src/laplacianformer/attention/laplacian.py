@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer import ops
+from laplacianformer.attention._factors import Decomposition, Factors, factors_of
 from laplacianformer.attention._landmarks import LandmarkAttention
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.attention._whitening import Kind, Whitening
-from laplacianformer.attention.factors import Decomposition, Factors, factors_of
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops.laplacian_attention import reference

@@ -9,19 +9,24 @@ result = classification.train(recipe, Path("runs/digits"))
 from typing import TYPE_CHECKING
 
 from laplacianformer._util.lazy import lazy_exports
-from laplacianformer.classification.evaluation import Evaluation, evaluate, open_batches
-from laplacianformer.classification.inference import Prediction, predict
-from laplacianformer.classification.pictures import draw_confusion, draw_predictions
+from laplacianformer.classification._evaluation import Evaluation, evaluate, open_batches
+from laplacianformer.classification._inference import Prediction, attention_rows, predict
+from laplacianformer.classification._pictures import draw_confusion, draw_predictions
 
 if TYPE_CHECKING:
-    from laplacianformer.classification.recipe import Recipe, load_recipe
-    from laplacianformer.classification.task import Result, train
+    from laplacianformer.classification._recipe import Augment, Data, Model, Recipe, load_recipe
+    from laplacianformer.classification._task import ClassificationTask, Result, train
 
 __all__ = [
+    "Augment",
+    "ClassificationTask",
+    "Data",
     "Evaluation",
+    "Model",
     "Prediction",
     "Recipe",
     "Result",
+    "attention_rows",
     "draw_confusion",
     "draw_predictions",
     "evaluate",
@@ -35,7 +40,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "recipe": ["Recipe", "load_recipe"],
-        "task": ["Result", "train"],
+        "_recipe": ["Augment", "Data", "Model", "Recipe", "load_recipe"],
+        "_task": ["ClassificationTask", "Result", "train"],
     },
 )

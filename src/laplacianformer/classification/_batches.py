@@ -8,17 +8,17 @@ from timm.data import create_transform
 from torch import Tensor
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.recipe import Augment, Data, Recipe
+from laplacianformer.classification._recipe import Augment, Data, Recipe
+from laplacianformer.data._batch import Batch
 from laplacianformer.data._evaluation import evaluation_batches
 from laplacianformer.data._indexed import Images
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._memory import Memory, MemoryEvaluation, MemoryTraining
+from laplacianformer.data._order import Order
 from laplacianformer.data._passes import PassTraining
 from laplacianformer.data._shards import Shards, Stream
+from laplacianformer.data._sources import Once, Source, in_this_process, open_images
 from laplacianformer.data._stream import StreamTraining
-from laplacianformer.data.batch import Batch
-from laplacianformer.data.order import Order
-from laplacianformer.data.sources import Once, Source, in_this_process, open_images
 
 
 class _TrainingBatches(Protocol):

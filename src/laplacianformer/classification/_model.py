@@ -5,7 +5,7 @@ from timm.data import Mixup
 from torch import nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.recipe import Recipe
+from laplacianformer.classification._recipe import Recipe
 
 
 def create_model(recipe: Recipe, num_classes: int) -> nn.Module:

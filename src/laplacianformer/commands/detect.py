@@ -11,7 +11,7 @@ from rich.text import Text
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
-    from laplacianformer.detection.inference import Detection, Object
+    from laplacianformer.detection._inference import Detection, Object
 
 SUMMARY = "find objects in images"
 DESCRIPTION = (
@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, 1 if some images failed, 2 if all did."""
     from laplacianformer._util.files import UnusedPaths, write_json
     from laplacianformer.data import _images as images
+    from laplacianformer.detection._inference import detect
     from laplacianformer.detection._pictures import Drawn, save, with_objects
-    from laplacianformer.detection.inference import detect
-    from laplacianformer.detection.weights import load_detector
+    from laplacianformer.detection._weights import load_detector
 
     loaded = load_detector(arguments.weights)
     written, failures = [], []

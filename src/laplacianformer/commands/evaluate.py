@@ -14,7 +14,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
-    from laplacianformer.classification.evaluation import Evaluation
+    from laplacianformer.classification._evaluation import Evaluation
     from laplacianformer.detection._scores import Scores
 
 SUMMARY = "accuracy and speed of weights on labelled images"
@@ -93,8 +93,8 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
     from laplacianformer import plots
     from laplacianformer._util import files
     from laplacianformer._util.devices import chosen_device
-    from laplacianformer.classification.evaluation import evaluate, open_batches
-    from laplacianformer.classification.pictures import draw_confusion
+    from laplacianformer.classification._evaluation import evaluate, open_batches
+    from laplacianformer.classification._pictures import draw_confusion
 
     loaded = options.load_classifier(arguments.weights)
     batches = open_batches(
@@ -120,12 +120,12 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
 
 def _evaluate_detector(arguments: argparse.Namespace) -> Sequence[str]:
     try:
-        from laplacianformer.detection.evaluation import draw_examples, evaluate, open_data
+        from laplacianformer.detection._evaluation import draw_examples, evaluate, open_data
     except ImportError as error:
         raise InputError(f"evaluating a detector needs {error.name}: pip install 'laplacianformer[train]'") from None
     from laplacianformer._util import files
     from laplacianformer._util.devices import chosen_device
-    from laplacianformer.detection.weights import load_detector
+    from laplacianformer.detection._weights import load_detector
 
     loaded = load_detector(arguments.weights)
     images = open_data(loaded, arguments.data, arguments.split)

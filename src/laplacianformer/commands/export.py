@@ -11,7 +11,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
-    from laplacianformer.export.check import Difference
+    from laplacianformer.export._check import Difference
     from laplacianformer.weights import Weights
 
 SUMMARY = "write a classifier to a file that runs without this package"
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     _check(arguments)
     if arguments.format == "hf":
-        from laplacianformer.export.card import write_folder
+        from laplacianformer.export._card import write_folder
 
         write_folder(options.load_classifier(arguments.weights), arguments.output)
         terminal.show(f"Saved: {arguments.output}: config.json, model.safetensors, README.md")
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write_file(arguments: argparse.Namespace) -> None:
     from laplacianformer._util import files
-    from laplacianformer.export import exported
-    from laplacianformer.export.check import compare_accuracy, differences
+    from laplacianformer.export import _exported as exported
+    from laplacianformer.export._check import compare_accuracy, differences
 
     files.check_file(arguments.output)
     loaded = options.load_classifier(arguments.weights)
@@ -105,7 +105,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_data(arguments: argparse.Namespace, loaded: "Weights") -> None:
     """Raise now, not after minutes of compiling."""
-    from laplacianformer.classification.evaluation import open_batches
+    from laplacianformer.classification._evaluation import open_batches
 
     expected = tuple(loaded.input["size"][1:])
     if arguments.size and tuple(arguments.size) != expected:

@@ -11,7 +11,7 @@ from rich.table import Table
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
-    from laplacianformer.inspect.cost import Cost
+    from laplacianformer.inspect._cost import Cost
 
 SUMMARY = "parameters and cost of every size, beside the paper's"
 DESCRIPTION = (
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from laplacianformer.inspect.cost import costs
+    from laplacianformer.inspect._cost import costs
 
     rows = costs(arguments.size)
     if arguments.json:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _table(rows: Sequence["Cost"]) -> Table:
-    from laplacianformer.inspect.cost import REPORTED
+    from laplacianformer.inspect._cost import REPORTED
 
     table = Table(title=f"laplacianformer_*: one image of {rows[0].image_size} x {rows[0].image_size} pixels")
     table.add_column("model", no_wrap=True)

@@ -13,7 +13,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
-    from laplacianformer.classification.inference import Prediction
+    from laplacianformer.classification._inference import Prediction
     from laplacianformer.weights import Weights
 
 SUMMARY = "classify images"
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, 1 if some images failed, 2 if all did."""
     from laplacianformer import plots
     from laplacianformer._util.files import check_file
-    from laplacianformer.classification.inference import predict
+    from laplacianformer.classification._inference import predict
 
     if arguments.attention is not None:
         plots.require_matplotlib()
@@ -83,7 +83,7 @@ def _draw_attention(
     loaded: "Weights", predictions: Sequence["Prediction"], point: tuple[float, float], output: Path
 ) -> None:
     from laplacianformer import plots
-    from laplacianformer.classification.inference import attention_rows
+    from laplacianformer.classification._inference import attention_rows
 
     rows = attention_rows(loaded, predictions, point)
     if not rows:

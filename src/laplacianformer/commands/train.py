@@ -77,7 +77,7 @@ def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:
 
 def data_overrides(data: str | None) -> list[str]:
     """`--data [READER:]DIR` as overrides of a recipe."""
-    from laplacianformer.data.sources import parse
+    from laplacianformer.data._sources import parse
 
     reader, root = parse(data) if data is not None else (None, None)
     said = {"data.reader": reader, "data.root": root}

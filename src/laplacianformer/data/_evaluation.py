@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from laplacianformer.data._batch import NO_LABEL, Sample, collate, worker_options
 from laplacianformer.data._images import to_input
 from laplacianformer.data._indexed import Images
 from laplacianformer.data._shards import Stream, part_of_worker
-from laplacianformer.data.batch import NO_LABEL, Sample, collate, worker_options
 
 
 def evaluation_batches(

@@ -6,7 +6,7 @@ from operator import length_hint
 import torch
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data.batch import NO_LABEL, Batch
+from laplacianformer.data._batch import NO_LABEL, Batch
 
 
 def numbers_among(found: Sequence[str], expected: Sequence[str], what: str, whose: str) -> list[int]:

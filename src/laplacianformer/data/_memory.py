@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from laplacianformer.data._batch import NO_LABEL, Batch, Corrupt
 from laplacianformer.data._images import to_input
 from laplacianformer.data._indexed import Images
-from laplacianformer.data.batch import NO_LABEL, Batch, Corrupt
-from laplacianformer.data.order import Order, mix
+from laplacianformer.data._order import Order, mix
 
 
 class Memory:

@@ -8,10 +8,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.data._batch import Batch, Sample, collate
+from laplacianformer.data._order import Order, mix, seed_all
 from laplacianformer.data._shards import Stream, part_of_worker
 from laplacianformer.data._stream import ATTEMPTS, Transform
-from laplacianformer.data.batch import Batch, Sample, collate
-from laplacianformer.data.order import Order, mix, seed_all
 
 
 class _EndlessImages(IterableDataset[Sample]):

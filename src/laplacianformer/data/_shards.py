@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
 from laplacianformer.data._indexed import checked
-from laplacianformer.data.order import mix
+from laplacianformer.data._order import mix
 
 _BUFFER, _FIRST = 8192, 2048  # samples in the shuffle buffer, and samples read before the first one is yielded
 _ENDINGS = ("jpg", "jpeg", "png", "webp")

@@ -8,9 +8,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from laplacianformer.data._batch import Batch, Sample, collate, worker_options
 from laplacianformer.data._indexed import Images
-from laplacianformer.data.batch import Batch, Sample, collate, worker_options
-from laplacianformer.data.order import Order, mix, seed_all
+from laplacianformer.data._order import Order, mix, seed_all
 
 ATTEMPTS = 100  # neighbours tried instead of an unreadable image before a black one replaces it
 Transform = Callable[[Image.Image], Tensor]  # augments an image and returns what the model expects, (3, size, size)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from laplacianformer.attention import GridAttention
 from laplacianformer.attention._landmarks import LandmarkAttention
-from laplacianformer.inspect.attention_matrix import token_at
+from laplacianformer.inspect._attention_matrix import token_at
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops._pooling import Size
 

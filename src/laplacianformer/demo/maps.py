@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.demo.layers import LayerInput, attention_layers
-from laplacianformer.inspect.attention_matrix import attention_row
+from laplacianformer.inspect._attention_matrix import attention_row
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops._pooling import Size
 

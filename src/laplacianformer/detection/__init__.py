@@ -9,24 +9,39 @@ result = detection.train(detection.load_recipe("shapes-maskrcnn"), Path("runs/sh
 from typing import TYPE_CHECKING
 
 from laplacianformer._util.lazy import lazy_exports
-from laplacianformer.detection.builders import mask_rcnn, parameter_groups, retinanet
-from laplacianformer.detection.find import find_objects
-from laplacianformer.detection.inference import Detection, Object, detect
-from laplacianformer.detection.weights import DetectorWeights, load_detector, save_detector
+from laplacianformer.detection._builders import mask_rcnn, parameter_groups, retinanet
+from laplacianformer.detection._find import find_objects
+from laplacianformer.detection._inference import Detection, Object, detect
+from laplacianformer.detection._weights import DetectorWeights, load_detector, save_detector
 
 if TYPE_CHECKING:
-    from laplacianformer.detection.evaluation import DetectionEvaluation, evaluate, open_data
-    from laplacianformer.detection.recipe import DetectionRecipe, load_recipe
-    from laplacianformer.detection.task import Result, train
+    from laplacianformer.detection._evaluation import DetectionEvaluation, draw_examples, evaluate, open_data
+    from laplacianformer.detection._recipe import (
+        DetectionAugment,
+        DetectionData,
+        DetectionOptimise,
+        DetectionRecipe,
+        DetectionRun,
+        Detector,
+        load_recipe,
+    )
+    from laplacianformer.detection._task import DetectionTask, Result, train
 
 __all__ = [
     "Detection",
+    "DetectionAugment",
+    "DetectionData",
     "DetectionEvaluation",
+    "DetectionOptimise",
     "DetectionRecipe",
+    "DetectionRun",
+    "DetectionTask",
+    "Detector",
     "DetectorWeights",
     "Object",
     "Result",
     "detect",
+    "draw_examples",
     "evaluate",
     "find_objects",
     "load_detector",
@@ -43,8 +58,16 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "evaluation": ["DetectionEvaluation", "evaluate", "open_data"],
-        "recipe": ["DetectionRecipe", "load_recipe"],
-        "task": ["Result", "train"],
+        "_evaluation": ["DetectionEvaluation", "draw_examples", "evaluate", "open_data"],
+        "_recipe": [
+            "DetectionAugment",
+            "DetectionData",
+            "DetectionOptimise",
+            "DetectionRecipe",
+            "DetectionRun",
+            "Detector",
+            "load_recipe",
+        ],
+        "_task": ["DetectionTask", "Result", "train"],
     },
 )

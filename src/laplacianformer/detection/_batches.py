@@ -11,11 +11,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.data._batch import worker_options
+from laplacianformer.data._order import Order, mix, seed_all
 from laplacianformer.data._stream import ATTEMPTS, EpochSampler
-from laplacianformer.data.batch import worker_options
-from laplacianformer.data.order import Order, mix, seed_all
 from laplacianformer.detection._coco import CocoImages, Target, open_coco
-from laplacianformer.detection.recipe import DetectionAugment, DetectionData, DetectionRecipe
+from laplacianformer.detection._recipe import DetectionAugment, DetectionData, DetectionRecipe
 
 _SIDE = 32  # pixels of the black image that replaces one if no other could be read; its batch says so
 

@@ -20,7 +20,7 @@ from laplacianformer.data import _images as images
 from laplacianformer.detection import _shapes as shapes
 from laplacianformer.detection._checked_coco import checked_tree
 from laplacianformer.detection._masks import decode
-from laplacianformer.detection.recipe import DetectionData
+from laplacianformer.detection._recipe import DetectionData
 
 logger = logging.getLogger(__name__)
 

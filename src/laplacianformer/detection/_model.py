@@ -5,8 +5,8 @@ from typing import Any
 from torch import nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.detection.builders import BUILDERS, parameter_groups
-from laplacianformer.detection.recipe import DetectionOptimise, DetectionRecipe
+from laplacianformer.detection._builders import BUILDERS, parameter_groups
+from laplacianformer.detection._recipe import DetectionOptimise, DetectionRecipe
 
 
 def create_detector(recipe: DetectionRecipe, num_classes: int) -> nn.Module:

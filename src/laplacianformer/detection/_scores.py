@@ -8,8 +8,8 @@ import torch
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection._coco import CocoImages
+from laplacianformer.detection._find import Prediction
 from laplacianformer.detection._masks import encode
-from laplacianformer.detection.find import Prediction
 
 Kind = Literal["bbox", "segm"]
 KINDS: dict[Kind, str] = {"bbox": "box", "segm": "mask"}

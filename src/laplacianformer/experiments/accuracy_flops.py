@@ -10,8 +10,8 @@ from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.sweep import Run, sweep
-from laplacianformer.inspect import cost as info
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.inspect import _cost as info
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "Table 1 and Figure 3a"
 CLAIM: str = (

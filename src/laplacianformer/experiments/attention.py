@@ -9,7 +9,7 @@ from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.sweep import curves
 from laplacianformer.experiments.trainings import DEFAULT, compared, other_mixer, runs_of, train, with_arguments
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "beyond the paper"
 CLAIM: str = (

@@ -26,7 +26,7 @@ from laplacianformer.experiments.statistics import paired
 from laplacianformer.experiments.sweep import weights_of
 from laplacianformer.experiments.trainings import Variants, runs_of, train
 from laplacianformer.ops._pooling import Size
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 from laplacianformer.weights import load_weights
 
 SOURCE: str = "Figure 2b and the figure of lambda"

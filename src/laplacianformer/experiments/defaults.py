@@ -14,7 +14,7 @@ from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Summary
 from laplacianformer.experiments.trainings import DEFAULT, compared, runs_of, train, with_arguments
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "beyond the paper, which gives neither gain nor number of steps"
 CLAIM: str = (

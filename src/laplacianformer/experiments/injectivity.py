@@ -19,7 +19,7 @@ from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.inputs import held_out_images, queries_and_keys, trained_nano
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.spectra import effective_rank
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "appendix, injectivity of z"
 CLAIM: str = (

@@ -12,7 +12,7 @@ from laplacianformer import assets as shipped
 from laplacianformer._util.errors import InputError
 from laplacianformer.data._evaluation import EvaluationImages, InputReader
 from laplacianformer.data._shards import Stream
-from laplacianformer.data.sources import Source, open_images, parse
+from laplacianformer.data._sources import Source, open_images, parse
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.weights import load_weights
 

@@ -14,7 +14,7 @@ from laplacianformer import ops
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "appendix, numerical accuracy of the kernels"
 CLAIM: str = "The custom kernels, forward and backward, are as accurate as the same formulas in PyTorch."

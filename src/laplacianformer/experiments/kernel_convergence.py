@@ -9,7 +9,7 @@ from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Difference, paired
 from laplacianformer.experiments.sweep import curves
 from laplacianformer.experiments.trainings import DEFAULT, other_mixer, runs_of, train, with_arguments
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "Figure 2a"
 CLAIM: str = (

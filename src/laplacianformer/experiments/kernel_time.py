@@ -18,7 +18,7 @@ from laplacianformer.experiments import rivals
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "figure of the run times of the CUDA kernels"
 CLAIM: str = (

@@ -20,7 +20,7 @@ from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.ops._pooling import Size
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "Figure 3b"
 CLAIM: str = (

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification.recipe import load_recipe
+from laplacianformer.classification._recipe import load_recipe
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.inputs import CIFAR10, held_out_images, queries_and_keys
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.sweep import weights_of
 from laplacianformer.experiments.trainings import runs_of, train
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 from laplacianformer.weights import load_weights
 
 SOURCE: str = "Figure 1"

@@ -7,7 +7,7 @@ the default one, is trained once. --quick trains on a few handwritten digits, --
 from collections.abc import Mapping, Sequence
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.attention.ablation import needs_ablation
+from laplacianformer.attention._options import needs_ablation
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Difference, Summary, paired, summary

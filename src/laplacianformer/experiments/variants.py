@@ -9,7 +9,7 @@ from laplacianformer.experiments.frame import Outcome, Settings, Verdict
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import summary
 from laplacianformer.experiments.trainings import Variants, accuracies, compared, runs_of, train
-from laplacianformer.plots.figure import new_figure, save
+from laplacianformer.plots._figure import new_figure, save
 
 Reported = Mapping[str, Mapping[str, float]]  # series of the paper: {variant: its accuracy minus that of the default}
 

@@ -3,14 +3,16 @@
 ONNX needs `pip install 'laplacianformer[export]'`: its modules are imported when they are used.
 """
 
-from laplacianformer.export.card import write_folder
-from laplacianformer.export.check import AccuracyChange, Difference, compare_accuracy, differences
-from laplacianformer.export.exported import Exported, export_model, tolerance
+from laplacianformer.export._card import write_folder
+from laplacianformer.export._check import AccuracyChange, Difference, Runner, compare_accuracy, differences
+from laplacianformer.export._exported import Exported, Format, export_model, tolerance
 
 __all__ = [
     "AccuracyChange",
     "Difference",
     "Exported",
+    "Format",
+    "Runner",
     "compare_accuracy",
     "differences",
     "export_model",

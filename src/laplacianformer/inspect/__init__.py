@@ -1,7 +1,17 @@
 """Looking into a model: diagnosis of its attention, what one token attends to, and cost."""
 
-from laplacianformer.inspect.attention_matrix import TokenAttention, token_attention
-from laplacianformer.inspect.cost import Cost
-from laplacianformer.inspect.diagnose import Diagnosis, LayerDiagnosis, diagnose
+from laplacianformer.inspect._attention_matrix import TokenAttention, attention_row, token_attention
+from laplacianformer.inspect._cost import Cost, cost, costs
+from laplacianformer.inspect._diagnose import Diagnosis, LayerDiagnosis, diagnose
 
-__all__ = ["Cost", "Diagnosis", "LayerDiagnosis", "TokenAttention", "diagnose", "token_attention"]
+__all__ = [
+    "Cost",
+    "Diagnosis",
+    "LayerDiagnosis",
+    "TokenAttention",
+    "attention_row",
+    "cost",
+    "costs",
+    "diagnose",
+    "token_attention",
+]

@@ -11,8 +11,8 @@ from timm.layers import DropPath, Mlp, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from laplacianformer.attention._grid import GridAttention
 from laplacianformer.attention._whitening import paused_updates
-from laplacianformer.attention.grid import GridAttention
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._tracing import is_compiled
 

@@ -10,8 +10,8 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from laplacianformer.attention import ATTENTIONS
-from laplacianformer.attention.ablation import laplacian_layer
-from laplacianformer.attention.grid import GridAttention
+from laplacianformer.attention._grid import GridAttention
+from laplacianformer.attention._options import laplacian_layer
 from laplacianformer.model._blocks import Block, PatchEmbedding, Stage, init_weights
 
 

@@ -68,24 +68,29 @@ def laplacianformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
 @register_model
 def laplacianformer_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """The size "tiny" of the paper; there are no weights for it."""
     return _create("laplacianformer_tiny", pretrained, kwargs, depths=(2, 2, 2, 2))
 
 
 @register_model
 def laplacianformer_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """The size "small" of the paper; there are no weights for it."""
     return _create("laplacianformer_small", pretrained, kwargs, depths=(2, 4, 10, 3))
 
 
 @register_model
 def laplacianformer_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """The size "medium" of the paper; there are no weights for it."""
     return _create("laplacianformer_medium", pretrained, kwargs, depths=(2, 4, 19, 6))
 
 
 @register_model
 def laplacianformer_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """The size "large" of the paper; there are no weights for it."""
     return _create("laplacianformer_large", pretrained, kwargs, depths=(2, 6, 32, 6))
 
 
 @register_model
 def laplacianformer_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """The size "huge" of the paper; there are no weights for it."""
     return _create("laplacianformer_huge", pretrained, kwargs, depths=(4, 4, 50, 4))

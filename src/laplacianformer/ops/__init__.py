@@ -4,7 +4,7 @@ Every op takes any leading batch dimensions that its docstring shows, any floati
 differentiable, and works under torch.compile, torch.export, autocast and vmap.
 """
 
-from laplacianformer.ops.backend import backends, use_backend
+from laplacianformer.ops._backend import backends, use_backend
 from laplacianformer.ops.column_variance import column_variance
 from laplacianformer.ops.gaussian_kernel import gaussian_kernel
 from laplacianformer.ops.inverse_sqrt import inverse_sqrt

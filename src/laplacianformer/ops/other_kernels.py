@@ -11,7 +11,7 @@ from torch import Tensor
 from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops.gaussian_kernel import checked_points, squared_distances
 
-SMALLEST = 1e-12  # a squared length below it counts as it: square roots and directions have no gradient at 0
+_SMALLEST = 1e-12  # a squared length below it counts as it: square roots and directions have no gradient at 0
 
 
 def matern_kernel(x: Tensor, y: Tensor, scale: float) -> Tensor:
@@ -21,7 +21,7 @@ def matern_kernel(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """
     x, y, dtype = checked_points("matern_kernel", x, y, scale)
     with without_autocast(x.device):
-        r = squared_distances(x, y).clamp(min=SMALLEST).sqrt() * (math.sqrt(3) / scale)
+        r = squared_distances(x, y).clamp(min=_SMALLEST).sqrt() * (math.sqrt(3) / scale)
         return ((1 + r) * (-r).exp()).to(dtype)
 
 
@@ -36,5 +36,5 @@ def cosine_kernel(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """The cosine of the angle between x_i and y_j, whatever the scale."""
     x, y, dtype = checked_points("cosine_kernel", x, y, scale)
     with without_autocast(x.device):
-        x, y = (z * z.square().sum(-1, keepdim=True).clamp(min=SMALLEST).rsqrt() for z in (x, y))
+        x, y = (z * z.square().sum(-1, keepdim=True).clamp(min=_SMALLEST).rsqrt() for z in (x, y))
         return (x @ y.mT).to(dtype)

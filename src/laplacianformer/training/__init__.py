@@ -6,16 +6,18 @@ A task is an object with the attributes and methods of `Task`; `Loop(task, start
 from typing import TYPE_CHECKING
 
 from laplacianformer._util.lazy import lazy_exports
-from laplacianformer.training.report import Report, Silent, Table
+from laplacianformer.training._report import Report, Silent, Table
 
 if TYPE_CHECKING:
+    from laplacianformer.training._loop import Finished, Loop
     from laplacianformer.training._recipe import AnyRecipe, Run
-    from laplacianformer.training.loop import Finished, Loop
-    from laplacianformer.training.session import Session, start
-    from laplacianformer.training.task import Task
+    from laplacianformer.training._session import Session, start
+    from laplacianformer.training._task import AnyBatch, Batches, Task
 
 __all__ = [
+    "AnyBatch",
     "AnyRecipe",
+    "Batches",
     "Finished",
     "Loop",
     "Report",
@@ -32,8 +34,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "_recipe": ["AnyRecipe", "Run"],
-        "loop": ["Finished", "Loop"],
-        "session": ["Session", "start"],
-        "task": ["Task"],
+        "_loop": ["Finished", "Loop"],
+        "_session": ["Session", "start"],
+        "_task": ["AnyBatch", "Batches", "Task"],
     },
 )

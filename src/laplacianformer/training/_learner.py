@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from laplacianformer.training import _finite as finite
 from laplacianformer.training import _sharding as sharding
 from laplacianformer.training._optimiser import create_optimiser, create_schedule
-from laplacianformer.training.task import Task
+from laplacianformer.training._task import Task
 
 
 class Learner:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from laplacianformer._util.files import replacing, writing
 from laplacianformer.attention import LaplacianAttention
-from laplacianformer.inspect.diagnose import diagnose
+from laplacianformer.inspect._diagnose import diagnose
 
 
 class Metrics:

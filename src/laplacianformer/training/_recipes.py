@@ -37,9 +37,10 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
     tree = _parse(_read(name), name)
     if not isinstance(tree, dict):
         raise InputError(f"recipe {name}: expected sections such as data: and optimise:, got {type(tree).__name__}")
+    stated = set(tree)  # what the file says decides; where it says nothing, the overrides do
     for override in overrides:
         _apply(tree, override)
-    kind = next((kind for section, kind in kinds.items() if section in tree), None)
+    kind = next((kind for sections in (stated, tree) for section, kind in kinds.items() if section in sections), None)
     if kind is None:
         raise InputError(f"recipe {name}: expected a section {' or '.join(f'{section}:' for section in kinds)}")
     try:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from laplacianformer.attention import ATTENTIONS
 from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
-from laplacianformer.attention.baselines.performer import draw_orthogonal
+from laplacianformer.attention.baselines.performer import _draw_orthogonal
 
 from ..oracle import tokens
 from .baselines import build, matrix, points, row_normalised
@@ -136,7 +136,7 @@ def test_performer_is_unbiased_and_orthogonal_rows_lower_its_variance() -> None:
         return exponents.exp().mean(-1)
 
     exact = (q @ k / width**0.5).exp()
-    orthogonal = estimates(draw_orthogonal(draws, width, width, seed=0).double())
+    orthogonal = estimates(_draw_orthogonal(draws, width, width, seed=0).double())
     independent = estimates(torch.randn(draws, width, width, dtype=torch.float64))
     for found in (orthogonal, independent):
         assert abs(found.mean() - exact) < 4 * found.std() / draws**0.5
@@ -144,7 +144,7 @@ def test_performer_is_unbiased_and_orthogonal_rows_lower_its_variance() -> None:
 
 
 def test_rows_of_the_draw_are_normal_and_orthogonal_within_blocks() -> None:
-    omega = draw_orthogonal(200, 20, 8, seed=1)
+    omega = _draw_orthogonal(200, 20, 8, seed=1)
     assert omega.shape == (200, 20, 8)
     for block in omega.split(8, dim=1):
         products = block @ block.mT

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer.attention.baselines._nystrom import KernelAttention
-from laplacianformer.attention.baselines.nystromformer import pseudo_inverse
+from laplacianformer.attention.baselines.nystromformer import _pseudo_inverse
 
 from ..oracle import kernel_matrix, tokens
 from .baselines import Points, build, matrix, points, row_normalised
@@ -168,15 +168,15 @@ def test_each_step_of_the_pseudo_inverse_cubes_its_residual() -> None:
     torch.manual_seed(0)
     a = (torch.eye(6, dtype=torch.float64) * 3 + torch.rand(2, 6, 6, dtype=torch.float64)).softmax(-1)
     identity = torch.eye(6, dtype=torch.float64)
-    residuals = [torch.linalg.matrix_norm(identity - a @ pseudo_inverse(a, steps), 2) for steps in range(9)]
+    residuals = [torch.linalg.matrix_norm(identity - a @ _pseudo_inverse(a, steps), 2) for steps in range(9)]
     for before, after in pairwise(residuals):
         assert (after <= before**3 + 1e-12).all()
-    torch.testing.assert_close(pseudo_inverse(a, 8), torch.linalg.inv(a))
+    torch.testing.assert_close(_pseudo_inverse(a, 8), torch.linalg.inv(a))
 
 
 def test_the_pseudo_inverse_of_a_singular_matrix_is_that_of_moore_and_penrose() -> None:
     a = torch.full((1, 4, 4), 0.25, dtype=torch.float64)
-    torch.testing.assert_close(pseudo_inverse(a, 6), torch.linalg.pinv(a))
+    torch.testing.assert_close(_pseudo_inverse(a, 6), torch.linalg.pinv(a))
 
 
 @pytest.mark.parametrize("size", [(6, 5), (3, 2)], ids=str)

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from laplacianformer.attention._grid import check_count, in_float32
 from laplacianformer.attention._kernels import kernel_matrix, kernel_product
 from laplacianformer.attention._landmarks import LandmarkAttention
-from laplacianformer.attention.grid import check_count, in_float32
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast

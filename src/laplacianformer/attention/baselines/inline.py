@@ -14,7 +14,7 @@ Shape suffixes: b batch, h heads, n tokens, d head width.
 
 from torch import Tensor
 
-from laplacianformer.attention.grid import GridAttention, in_float32
+from laplacianformer.attention._grid import GridAttention, in_float32
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 

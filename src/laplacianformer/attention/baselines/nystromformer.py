@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from laplacianformer.attention._grid import check_count, in_float32
 from laplacianformer.attention._landmarks import LandmarkAttention
-from laplacianformer.attention.grid import check_count, in_float32
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 
@@ -49,11 +49,11 @@ class NystromformerAttention(LandmarkAttention):
             qm_bhmd, km_bhmd = self.landmarks(q_bhnd, size), self.landmarks(k_bhnd, size)
             a_bhmm = (qm_bhmd @ km_bhmd.mT / self.head_dim**0.5).softmax(-1)
             summed_bhmd = F.scaled_dot_product_attention(qm_bhmd, rotated_k, v_bhnd)
-            values_bhmd = pseudo_inverse(a_bhmm, self.iterations) @ summed_bhmd
+            values_bhmd = _pseudo_inverse(a_bhmm, self.iterations) @ summed_bhmd
             return F.scaled_dot_product_attention(rotated_q, km_bhmd, values_bhmd)
 
 
-def pseudo_inverse(a_bhmm: Tensor, iterations: int) -> Tensor:
+def _pseudo_inverse(a_bhmm: Tensor, iterations: int) -> Tensor:
     """pinv(A) for A without negative entries, by third-order steps: Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4."""
     identity = torch.eye(a_bhmm.shape[-1], dtype=a_bhmm.dtype, device=a_bhmm.device)
     rows, columns = (a_bhmm.sum(dim).amax(-1)[..., None, None] for dim in (-1, -2))

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplacianformer.attention._grid import check_count
 from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
-from laplacianformer.attention.grid import check_count
 
 
 class PerformerAttention(FeatureMapAttention):
@@ -37,7 +37,7 @@ class PerformerAttention(FeatureMapAttention):
     def __init__(self, dim: int, num_heads: int, *, features: int = 128, seed: int = 0, **shared: Any) -> None:
         super().__init__(dim, num_heads, **shared)
         check_count(self, features=features)
-        omega = draw_orthogonal(num_heads, features, self.head_dim, seed)
+        omega = _draw_orthogonal(num_heads, features, self.head_dim, seed)
         self.register_buffer("omega", omega.to(self.qkv.weight))
 
     def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,7 +53,7 @@ class PerformerAttention(FeatureMapAttention):
         return x_bhnd @ self.omega.to(x_bhnd.dtype).mT - x_bhnd.square().sum(-1, keepdim=True) / 2
 
 
-def draw_orthogonal(heads: int, features: int, width: int, seed: int) -> Tensor:
+def _draw_orthogonal(heads: int, features: int, width: int, seed: int) -> Tensor:
     """(heads, features, width): standard normal rows, orthogonal to each other within blocks of `width`."""
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-features // width)

@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer.attention.grid import GridAttention
+from laplacianformer.attention._grid import GridAttention
 from laplacianformer.ops._pooling import Size
 
 

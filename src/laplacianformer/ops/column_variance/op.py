@@ -6,9 +6,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from laplacianformer.ops import _check as check
+from laplacianformer.ops._backend import Backends, Checked, requested
 from laplacianformer.ops._precision import accumulation_dtype, without_autocast
 from laplacianformer.ops._registered import registered
-from laplacianformer.ops.backend import Backends, Checked, requested
 from laplacianformer.ops.column_variance import cpu, reference
 
 

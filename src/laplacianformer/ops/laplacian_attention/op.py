@@ -9,10 +9,10 @@ import math
 from torch import Tensor
 
 from laplacianformer.ops import _check as check
+from laplacianformer.ops._backend import requested
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import accumulation_dtype, without_autocast
 from laplacianformer.ops._tracing import has_static_size, is_unobserved
-from laplacianformer.ops.backend import requested
 from laplacianformer.ops.laplacian_attention import cpu, reference
 from laplacianformer.ops.laplacian_attention.reference import Gain
 from laplacianformer.ops.laplacian_attention.settings import Rotation, Settings, Variance

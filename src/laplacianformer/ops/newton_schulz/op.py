@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from laplacianformer.ops import _check as check
+from laplacianformer.ops._backend import Backends, Checked, requested
 from laplacianformer.ops._precision import accumulation_dtype, full_products, under_autocast, without_autocast
 from laplacianformer.ops._registered import registered
-from laplacianformer.ops.backend import Backends, Checked, requested
 from laplacianformer.ops.newton_schulz import cpu, reference
 
 Start = Literal["transpose", "identity"]

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
+from laplacianformer.ops._backend import Backends
 from laplacianformer.ops._tracing import is_compiled
-from laplacianformer.ops.backend import Backends
 from laplacianformer.ops.rotate.op import constants, rotate
 
 Rotation = tuple[Tensor, Tensor]

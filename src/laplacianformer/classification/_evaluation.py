@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from laplacianformer._util.devices import device_name
 from laplacianformer._util.errors import InputError
+from laplacianformer.data._batch import NO_LABEL, Batch
 from laplacianformer.data._evaluation import evaluation_batches
 from laplacianformer.data._labels import Renumbered, numbers_among
-from laplacianformer.data.batch import NO_LABEL, Batch
-from laplacianformer.data.sources import Source, open_images, parse
+from laplacianformer.data._sources import Source, open_images, parse
 from laplacianformer.weights import Weights
 
 

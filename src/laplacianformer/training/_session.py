@@ -17,8 +17,8 @@ from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as finite
 from laplacianformer.training._processes import in_each, in_first
 from laplacianformer.training._recipe import Run
+from laplacianformer.training._report import Report, Silent
 from laplacianformer.training._sharding import shard
-from laplacianformer.training.report import Report, Silent
 
 _PRECISIONS: dict[str, Any] = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 

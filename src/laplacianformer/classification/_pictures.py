@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from laplacianformer.plots.figure import BLUE, LIGHT_BLUE, LIGHT_GREY, ORANGE, Array, escaped, new_figure, save
+from laplacianformer.plots._figure import BLUE, LIGHT_BLUE, LIGHT_GREY, ORANGE, Array, escaped, new_figure, save
 
 
 def draw_predictions(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.plots.figure import BLUE, ORANGE, new_figure, save
+from laplacianformer.plots._figure import BLUE, ORANGE, new_figure, save
 
 
 class Panel(NamedTuple):

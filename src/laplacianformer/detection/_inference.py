@@ -13,8 +13,8 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from laplacianformer._util.devices import chosen_device
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
-from laplacianformer.detection.find import find_objects
-from laplacianformer.detection.weights import DetectorWeights
+from laplacianformer.detection._find import find_objects
+from laplacianformer.detection._weights import DetectorWeights
 
 
 @dataclass(frozen=True)

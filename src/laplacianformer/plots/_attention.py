@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from laplacianformer.inspect.attention_matrix import TokenAttention
-from laplacianformer.plots.figure import Array, escaped, new_figure, save
+from laplacianformer.inspect._attention_matrix import TokenAttention
+from laplacianformer.plots._figure import Array, escaped, new_figure, save
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from laplacianformer.attention.grid import in_float32
+from laplacianformer.attention._grid import in_float32
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops.laplacian_attention.reference import Gain, by_head

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from laplacianformer import ops
 from laplacianformer.attention import AblationAttention, LaplacianAttention
-from laplacianformer.attention.grid import in_float32
+from laplacianformer.attention._grid import in_float32
 from laplacianformer.ops._precision import without_autocast
 
 

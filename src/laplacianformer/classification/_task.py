@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.classification._model import create_mixup, create_model
-from laplacianformer.classification.recipe import Recipe
+from laplacianformer.classification._recipe import Recipe
 from laplacianformer.data import NO_LABEL, Batch, Corrupt, mix, seed_all
+from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training.loop import Loop
-from laplacianformer.training.report import Report, Table
-from laplacianformer.training.session import Session, start
+from laplacianformer.training._report import Report, Table
+from laplacianformer.training._session import Session, start
 from laplacianformer.weights import FORBIDDEN, checked_metadata
 
 COLUMNS = (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from laplacianformer._util.devices import chosen_device
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
-from laplacianformer.inspect.attention_matrix import token_attention
+from laplacianformer.inspect._attention_matrix import token_attention
 from laplacianformer.plots import AttentionFigureRow
 from laplacianformer.weights import Weights
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from laplacianformer.classification.evaluation import evaluate, open_batches
+from laplacianformer.classification._evaluation import evaluate, open_batches
 from laplacianformer.export._trace import exportable, least_side
 from laplacianformer.weights import Weights
 

@@ -12,16 +12,16 @@ from laplacianformer._util.files import write_json
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.data import Corrupt, mix, seed_all
 from laplacianformer.detection._batches import DetectionBatch, DetectionLoaders, open_detection
+from laplacianformer.detection._find import find_objects
 from laplacianformer.detection._model import create_detector, create_parameter_groups
+from laplacianformer.detection._recipe import DetectionRecipe
 from laplacianformer.detection._scores import Scores, as_results, coco_scores, flat, percent, rows
-from laplacianformer.detection.find import find_objects
-from laplacianformer.detection.recipe import DetectionRecipe
-from laplacianformer.detection.weights import detector_metadata
+from laplacianformer.detection._weights import detector_metadata
+from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training.loop import Loop
-from laplacianformer.training.report import Report, Table
-from laplacianformer.training.session import Session, start
+from laplacianformer.training._report import Report, Table
+from laplacianformer.training._session import Session, start
 
 COLUMNS = (
     *("step", "epoch", "loss"),  # the loss is the sum of those that follow

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from laplacianformer.training._recipe import AnyRecipe
-from laplacianformer.training.report import Table
+from laplacianformer.training._report import Table
 
 
 class AnyBatch(Protocol):

@@ -22,9 +22,9 @@ from laplacianformer.training._clock import Clock
 from laplacianformer.training._learner import Learner
 from laplacianformer.training._metrics import Metrics, attention_state
 from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training.report import Table
-from laplacianformer.training.session import Session
-from laplacianformer.training.task import AnyBatch, Task
+from laplacianformer.training._report import Table
+from laplacianformer.training._session import Session
+from laplacianformer.training._task import AnyBatch, Task
 
 
 @dataclass(frozen=True)
