@@ -129,7 +129,7 @@ def test_inner_loops_do_little_but_arithmetic(compiled: list[dict[str, str]], pa
     """In every configuration on sm_90, and in those that are compiled for sm_80."""
     rows = [row for row in compiled if row["kernel"].startswith(part) and row["architecture"] in ("80", "90")]
     rows = [row for row in rows if row["dtype"] != "float64" and row["useful"]]
-    assert len(rows) >= 6
+    assert len(rows) >= 4
     assert [row for row in rows if float(row["useful"]) < least] == []
 
 
