@@ -1,14 +1,22 @@
-"""What every token mixer on an H x W grid shares: projections, rotary positions, the local branch.
+"""What every token mixer on a grid of one to three axes shares: projections, positions, masks, the local branch.
 
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channels (h * d).
 """
 
+import math
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from laplacianformer import ops
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import accumulation_dtype
+from laplacianformer.ops._tracing import is_traced
+
+# By the number of axes.
+CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 class GridAttention(nn.Module):
@@ -17,7 +25,11 @@ class GridAttention(nn.Module):
     Args:
         dim: channels.
         num_heads: heads; each is dim / num_heads wide.
-        rope: rotate queries and keys by their position on the grid (needs a head width divisible by 4).
+        axes: of the grid: 1 for sequences, 2 for images, 3 for videos and volumes.
+        prefix: leading tokens that are not on the grid, such as a class token: they have no position, and no
+            convolution reaches them.
+        rope: rotate queries and keys by their position on the grid (needs an even head width, one divisible by 4 for
+            images).
         tied: one projection for queries and keys.
         qkv_bias: bias of the projections of queries, keys and values.
         proj_drop: dropout after the output projection.
@@ -28,6 +40,8 @@ class GridAttention(nn.Module):
         dim: int,
         num_heads: int,
         *,
+        axes: int = 2,
+        prefix: int = 0,
         rope: bool = True,
         tied: bool = False,
         qkv_bias: bool = True,
@@ -36,25 +50,47 @@ class GridAttention(nn.Module):
         super().__init__()
         if dim < 1 or num_heads < 1 or dim % num_heads:
             raise ValueError(f"dim must be a positive multiple of num_heads, got dim={dim}, num_heads={num_heads}")
+        if axes not in CONVOLUTIONS:
+            raise ValueError(f"{type(self).__name__}: axes must be 1, 2 or 3, got {axes!r}")
+        if prefix:
+            check_count(self, prefix=prefix)
         self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
-        if rope and self.head_dim % 4:
-            raise ValueError(f"rope needs a head width divisible by 4, got {self.head_dim}: pass rope=False")
+        self.axes, self.prefix = axes, prefix
+        multiple = 4 if axes == 2 else 2
+        if rope and (self.head_dim % multiple or self.head_dim < 2 * axes):
+            raise ValueError(
+                f"rope needs a head width divisible by {multiple} and of at least {2 * axes}, "
+                f"got {self.head_dim}: pass rope=False"
+            )
         self.rope, self.tied = rope, tied
 
         self.qkv = nn.Linear(dim, (2 if tied else 3) * dim, bias=qkv_bias)
-        self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.dwc = CONVOLUTIONS[axes](dim, dim, 3, padding=1, groups=dim)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x: Tensor, size: Size) -> Tensor:
-        """x: (B, H * W, dim) tokens in row-major order, size: (H, W) -> (B, H * W, dim)."""
+    def forward(self, x: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
+        """The output for each token; zeros where the mask is False.
+
+        Args:
+            x: (B, prefix + N, dim): leading tokens, then those of the grid in row-major order.
+            size: (N,), (H, W) or (T, H, W).
+            mask: (B, prefix + N) bool, True where a token counts. The others are no keys and no part of a landmark, and
+                an item's output does not depend on how much padding follows it.
+        """
+        mask = self.checked_mask(x, mask)
+        if mask is not None:  # not even a NaN of the padding may reach a gradient
+            x = x.masked_fill(~mask[..., None], 0)
         q_bhnd, k_bhnd, v_bhnd = self.project(x, size)
-        mixed_bnhd = self.mix(q_bhnd, k_bhnd, v_bhnd, size).transpose(1, 2).to(v_bhnd.dtype)
+        if mask is not None:
+            v_bhnd = v_bhnd.masked_fill(~mask[:, None, :, None], 0)
+        mixed_bnhd = self.mix(q_bhnd, k_bhnd, v_bhnd, size, mask).transpose(1, 2).to(v_bhnd.dtype)
         local_bnhd = self.local(v_bhnd, size).unflatten(2, (self.num_heads, self.head_dim))
         # In this order: the sum takes the layout of the first, and flattening it copies nothing.
-        return self.proj_drop(self.proj((local_bnhd + mixed_bnhd).flatten(2)))
+        out = self.proj_drop(self.proj((local_bnhd + mixed_bnhd).flatten(2)))
+        return out if mask is None else out.masked_fill(~mask[..., None], 0)
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         """The global branch: (B, heads, N, d) each, positions not yet applied -> (B, heads, N, d)."""
         raise TypeError(f"{type(self).__name__} must define mix")
 
@@ -62,26 +98,67 @@ class GridAttention(nn.Module):
         """Queries, keys and values, (B, heads, N, d) each: views of one projection."""
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise ValueError(f"expected tokens of shape (B, N, {self.dim}), got {tuple(x.shape)}")
-        height, width = size
-        if height < 1 or width < 1 or x.shape[1] != height * width:
-            raise ValueError(f"size {tuple(size)} does not hold {x.shape[1]} tokens: expected H * W of them, H, W >= 1")
+        if len(size) != self.axes:
+            raise ValueError(f"size {tuple(size)} has {len(size)} axes, this layer has axes={self.axes}")
+        if min(size) < 1 or x.shape[1] != self.prefix + math.prod(size):
+            before = f" after {self.prefix} leading ones" if self.prefix else ""
+            lengths = {1: "N", 2: "H * W", 3: "T * H * W"}[self.axes]
+            raise ValueError(
+                f"size {tuple(size)} does not hold {x.shape[1] - self.prefix} tokens{before}: "
+                f"expected {lengths} of them, no length below 1"
+            )
         parts = self.qkv(x).unflatten(-1, (-1, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         q_bhnd, *rest = parts.unbind(0)  # Not by index: the gradient would be padded with zeros three times.
         return (q_bhnd, q_bhnd, *rest) if self.tied else (q_bhnd, *rest)
 
-    def local(self, v_bhnd: Tensor, size: Size) -> Tensor:
-        """The local branch: a 3 x 3 depth-wise convolution of the values, (B, N, dim)."""
-        grid_bchw = v_bhnd.transpose(1, 2).flatten(2).unflatten(1, size).permute(0, 3, 1, 2)
-        return self.dwc(grid_bchw).permute(0, 2, 3, 1).flatten(1, 2)
+    def checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The mask of these tokens, or None if all of them count."""
+        if mask is None:
+            return None
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be bool, True where a token counts, got {mask.dtype}")
+        if mask.shape != x.shape[:2]:
+            raise ValueError(f"mask must be {tuple(x.shape[:2])}, one per token, got {tuple(mask.shape)}")
+        if mask.device != x.device:
+            raise ValueError(f"mask must be on the device of the tokens, {x.device}, got {mask.device}")
+        return None if not is_traced() and bool(mask.all()) else mask
 
-    def rotate(self, x_bhnd: Tensor, size: Size, cells: Size) -> Tensor:
-        """Rotary positions, if this layer has them, of the cells of a grid of tokens (cells = size: the tokens)."""
-        return ops.rotate(x_bhnd, *cell_rotation(x_bhnd, size, cells)) if self.rope else x_bhnd
+    def local(self, v_bhnd: Tensor, size: Size) -> Tensor:
+        """The local branch: a depth-wise convolution of the values on the grid, (B, N, dim); zeros before the grid."""
+        tokens_bnc = v_bhnd.transpose(1, 2).flatten(2)
+        convolved = self.on_grid(self.dwc, tokens_bnc[:, self.prefix :], size)
+        if not self.prefix:
+            return convolved
+        return torch.cat([torch.zeros_like(tokens_bnc[:, : self.prefix]), convolved], dim=1)
+
+    def on_grid(self, convolution: nn.Module, tokens_bnc: Tensor, size: Size) -> Tensor:
+        """A convolution of tokens on the grid, which sees channels first: (B, N, dim) -> (B, N, dim)."""
+        out: Tensor = convolution(tokens_bnc.unflatten(1, size).movedim(-1, 1))
+        return out.movedim(1, -1).flatten(1, -2)
+
+    def rotate(self, x_bhnd: Tensor, size: Size) -> Tensor:
+        """Rotary positions of the tokens, if this layer has them."""
+        return ops.rotate(x_bhnd, *cell_rotation(x_bhnd, size, size, self.prefix)) if self.rope else x_bhnd
 
 
 def in_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
     """For mixers that exponentiate, divide or invert: float32, and float64 where that was given."""
     return tuple(tensor.to(accumulation_dtype(tensor.dtype)) for tensor in tensors)
+
+
+def token_count(x_bhnd: Tensor, mask_bn: Tensor | None) -> Tensor | int:
+    """N, or with a mask the tokens of each item that count, (B, 1, 1, 1) and at least 1."""
+    if mask_bn is None:
+        return x_bhnd.shape[-2]
+    return mask_bn.sum(1).clamp(min=1).to(x_bhnd.dtype)[:, None, None, None]
+
+
+def mean_over_tokens(x_bhnd: Tensor, mask_bn: Tensor | None) -> Tensor:
+    """The mean over the tokens that count, (B, heads, 1, d)."""
+    if mask_bn is None:
+        return x_bhnd.mean(-2, keepdim=True)
+    filled = x_bhnd.masked_fill(~mask_bn[:, None, :, None], 0)
+    return filled.sum(-2, keepdim=True) / token_count(x_bhnd, mask_bn)
 
 
 def check_count(owner: object, **named: int) -> None:

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.ops import _check as check
-from laplacianformer.ops._pooling import Size, averaging_matrix
+from laplacianformer.ops import _token_mask as token_mask
+from laplacianformer.ops._pooling import Size, along_axes, averaging_matrix
 from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._token_mask import TokenMask
 from laplacianformer.ops._tracing import has_static_size
-from laplacianformer.ops.column_variance import column_variance, synced_column_variance
+from laplacianformer.ops.column_variance import batch_variance
 
 Kind = Literal["running", "synced"]
 
@@ -24,54 +26,106 @@ class Whitening(nn.Module):
         kind: "running"; "synced": in training over the batches of all processes of torch.distributed; None: nothing.
         num_heads: heads.
         cells: shape of the stored map of variances; landmarks on another grid use it averaged (or repeated).
+        prefix: tokens before the grid, whose variances are stored apart.
         eps: added to variances.
         momentum: weight of a new batch in the running average, once the first 1 / momentum batches are averaged.
     """
 
     # BatchNorm's names, by which timm finds the statistics to average over processes.
     running_var: Tensor
+    prefix_running_var: Tensor  # with tokens before the grid only
     num_batches_tracked: Tensor
 
     def __init__(
-        self, kind: Kind | None, num_heads: int, cells: Size, eps: float = 1e-5, momentum: float = 0.1
+        self,
+        kind: Kind | None,
+        num_heads: int,
+        cells: Size,
+        prefix: int = 0,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
     ) -> None:
         super().__init__()
         check.positive("Whitening", eps=eps)
-        self.kind, self.eps, self.momentum = kind, eps, momentum
+        self.kind, self.prefix, self.eps, self.momentum = kind, prefix, eps, momentum
         self.paused = False
         if kind is not None:
             self.register_buffer("running_var", torch.full((num_heads, *cells), 1e-3))
             self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
+            if prefix:
+                self.register_buffer("prefix_running_var", torch.full((num_heads, prefix), 1e-3))
 
-    def variance(self, cells: Size, batch: int) -> Tensor | Literal["batch", "synced"] | None:
+    def variance(
+        self, cells: Size, batch: int, mask: TokenMask | None = None
+    ) -> Tensor | Literal["batch", "synced"] | None:
         """What `ops.laplacian_attention` whitens a batch of this length by. An empty batch has no variance."""
         if self.kind is None:
             return None
         if self.training and batch > 0:
             return "synced" if self.kind == "synced" else "batch"
-        return resize(self.running_var, cells).flatten(1)
+        if mask is None:
+            return self._with_prefix(resize(self.running_var, cells).flatten(1))
+        membership = [
+            token_mask.cell_membership(torch.full_like(own, stored), own, stored, most)
+            for own, stored, most in zip(mask.cells, self._stored(), cells, strict=True)
+        ]
+        with without_autocast(self.running_var.device):
+            return self._with_prefix(token_mask.resize(self.running_var, membership).flatten(2))
 
-    def variance_of(self, c_bhnm: Tensor, cells: Size) -> Tensor | None:
-        """The same as numbers, (heads, m), for a kernel matrix that is there."""
-        variance = self.variance(cells, c_bhnm.shape[0])
+    def variance_of(self, c_bhnm: Tensor, cells: Size, mask: TokenMask | None = None) -> Tensor | None:
+        """The same as numbers, (heads, m) or (B, heads, m), for a kernel matrix that is there."""
+        variance = self.variance(cells, c_bhnm.shape[0], mask)
         if isinstance(variance, str):
-            return (column_variance if variance == "batch" else synced_column_variance)(c_bhnm)
+            return batch_variance(c_bhnm, mask, synced=variance == "synced")
         return variance
 
     @torch.no_grad()
-    def update(self, variance_hm: Tensor | None, cells: Size) -> None:
+    def update(self, variance_hm: Tensor | None, cells: Size, mask: TokenMask | None = None) -> None:
         """Let the variance of a batch enter the running average, unless updates are paused."""
         if variance_hm is None or self.paused:
             return
-        old = self.running_var
-        new = resize(variance_hm.unflatten(1, cells), (old.shape[1], old.shape[2])).to(old.dtype)
         self.num_batches_tracked.add_(1)
-        weight = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(old.dtype)
-        # A batch that is not finite must not spoil every evaluation after it.
-        old.lerp_(torch.where(new.isfinite(), new, old), weight)
+        weight = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(self.running_var.dtype)
+        before, on_grid = variance_hm.split([self.prefix, variance_hm.shape[1] - self.prefix], dim=1)
+        if mask is None:
+            new = resize(on_grid.unflatten(1, cells), self._stored())
+        else:
+            new = self._map_of_seen(on_grid.unflatten(1, cells), mask)
+        _average(self.running_var, new, weight)
+        if self.prefix:
+            if mask is not None:
+                before = before.masked_fill(~mask.mask_bn[:, : self.prefix].any(0), torch.nan)
+            _average(self.prefix_running_var, before, weight)
+
+    def _stored(self) -> Size:
+        return tuple(self.running_var.shape[1:])
+
+    def _with_prefix(self, variance: Tensor) -> Tensor:
+        """(..., heads, m): the variances of the tokens before the grid, then those on it."""
+        if not self.prefix:
+            return variance
+        before = self.prefix_running_var.expand(*variance.shape[:-1], -1)
+        return torch.cat([before, variance], dim=-1)
+
+    def _map_of_seen(self, map_hyx: Tensor, mask: TokenMask) -> Tensor:
+        """A map of a batch with a mask, averaged to the stored grid: NaN where no item had a landmark."""
+        seen = mask.landmarks_bm[:, self.prefix :].any(0).unflatten(0, tuple(map_hyx.shape[1:]))
+        membership = [
+            token_mask.cell_membership(own.amax(0, keepdim=True), torch.full_like(own[:1], stored), length, stored)
+            for own, stored, length in zip(mask.cells, self._stored(), map_hyx.shape[1:], strict=True)
+        ]
+        with without_autocast(map_hyx.device):
+            counted = token_mask.resize(seen.to(map_hyx.dtype)[None], membership)[0]
+            return token_mask.resize(map_hyx * seen, membership)[0] / counted
 
     def extra_repr(self) -> str:
         return f"{self.kind!r}, eps={self.eps}"
+
+
+def _average(old: Tensor, new: Tensor, weight: Tensor) -> None:
+    """Let a new variance into a running one. A batch that is not finite must not spoil every evaluation after it."""
+    new = new.to(old.dtype)
+    old.lerp_(torch.where(new.isfinite(), new, old), weight)
 
 
 @contextmanager
@@ -92,6 +146,9 @@ def resize(map_hyx: Tensor, cells: Size) -> Tensor:
     if has_static_size(cells) and tuple(map_hyx.shape[1:]) == tuple(cells):
         return map_hyx
     device, dtype = map_hyx.device, map_hyx.dtype
-    rows, columns = (averaging_matrix(map_hyx.shape[1 + i], cells[i], device, dtype) for i in (0, 1))
+    matrices = [averaging_matrix(*lengths, device, dtype) for lengths in zip(map_hyx.shape[1:], cells, strict=True)]
     with without_autocast(device):
-        return rows @ map_hyx @ columns.mT
+        if len(cells) == 2:  # rows first: the order of additions that statistics of images always had
+            rows, columns = matrices
+            return rows @ map_hyx @ columns.mT
+        return along_axes(map_hyx[..., None], matrices).squeeze(-1)

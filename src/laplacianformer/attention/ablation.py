@@ -5,22 +5,29 @@ C and W are stored, whatever the parts are; `LaplacianAttention` computes the de
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
-from functools import partial
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from laplacianformer import ops
 from laplacianformer.attention._factors import Decomposition
-from laplacianformer.attention._grid import check_count, in_float32
+from laplacianformer.attention._grid import CONVOLUTIONS, check_count, in_float32
 from laplacianformer.attention._kernels import KERNELS, kernel_matrix, kernel_product
+from laplacianformer.attention._landmarks import Grid
 from laplacianformer.attention._whitening import Kind
 from laplacianformer.attention.laplacian import LaplacianAttention
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
-from laplacianformer.ops._tracing import has_static_size
-from laplacianformer.ops.laplacian_attention.reference import by_head, pooled_where_exact, whitening_factor
+from laplacianformer.ops._token_mask import TokenMask
+from laplacianformer.ops.laplacian_attention.reference import (
+    exact_where_possible,
+    fold,
+    landmarks_per_token,
+    whitening_factor,
+    without_absent,
+)
 from laplacianformer.ops.laplacian_attention.settings import Settings
 
 _GRAMS = ("keys", "cross")
@@ -45,7 +52,7 @@ class AblationAttention(LaplacianAttention):
         whitening: beside "running", "synced" and None: "instance", the variance over the queries of each image, and
             "full", the inverse square root of the m x m covariance of each image.
         tied: one projection for queries and keys.
-        **others: scale, iterations, eps, gain, rope, qkv_bias, proj_drop; see `LaplacianAttention`.
+        **others: axes, prefix, scale, iterations, eps, gain, rope, qkv_bias, proj_drop; see `LaplacianAttention`.
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class AblationAttention(LaplacianAttention):
         kernel: Literal["laplacian", "gaussian", "matern", "cosine", "polynomial"] = "laplacian",
         gram: Literal["keys", "cross"] = "keys",
         solver: Literal["newton_schulz", "conjugate_gradient", "cholesky"] = "newton_schulz",
-        grid: int | None = 7,
+        grid: Grid | None = "auto",
         ratio: int | None = None,
         landmarks: Literal["pool", "conv"] = "pool",
         whitening: Kind | Literal["instance", "full"] | None = "running",
@@ -73,7 +80,7 @@ class AblationAttention(LaplacianAttention):
             raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
         per_image = whitening if whitening in ("instance", "full") else None
         stored: Any = None if per_image else whitening
-        super().__init__(dim, num_heads, grid=7 if grid is None else grid, whitening=stored, **others)
+        super().__init__(dim, num_heads, grid="auto" if grid is None else grid, whitening=stored, **others)
         self.per_image = per_image
         if ratio is not None:
             check_count(self, ratio=ratio)
@@ -82,68 +89,79 @@ class AblationAttention(LaplacianAttention):
         self.newton_schulz_start = "identity" if gram == "keys" else "transpose"
         if tied:
             self.tied, self.qkv = True, nn.Linear(dim, 2 * dim, bias=self.qkv.bias is not None)
-        self.landmark_filter = _identity_filter(dim) if landmarks == "conv" else None
+        self.landmark_filter = _identity_filter(dim, self.axes) if landmarks == "conv" else None
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
+        laid_out = self.lay_out(mask, size)
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            found = self.decompose(q_bhnd, k_bhnd, size)
+            found = self.decompose(q_bhnd, k_bhnd, size, laid_out)
             if self.whitening.training and q_bhnd.shape[0] > 0:
-                self.whitening.update(found.variance, self.cells(size))
+                self.whitening.update(found.variance, self.cells(size), laid_out)
             values_bhmd = found.solve(v_bhnd)
-            whitened = found.whiten(values_bhmd)
-            centred = whitened - whitened.mean(-2, keepdim=True)
-            folded_bhmd = by_head(self.gain) / values_bhmd.shape[-2] * centred
-            return found.c_bhnm @ folded_bhmd + values_bhmd.mean(-2, keepdim=True)
+            folded_bhmd, mean_bh1d = fold(values_bhmd, found.whiten(values_bhmd), self.gain, laid_out)
+            return found.c_bhnm @ folded_bhmd + mean_bh1d
 
     def cells(self, size: Size) -> Size:
         if self.fixed_grid:
             return super().cells(size)
-        ratio = self.ratio or 1
-        return -(-size[0] // ratio), -(-size[1] // ratio)
+        return tuple(-(-length // (self.ratio or 1)) for length in size)
 
     def is_exact(self, size: Size) -> bool:
         return super().is_exact(size) and self.landmark_filter is None
 
-    def landmarks(self, x_bhnd: Tensor, size: Size) -> Tensor:
+    def landmarks(self, x_bhnd: Tensor, size: Size, mask: TokenMask | None = None) -> Tensor:
         if self.landmark_filter is None:
-            return super().landmarks(x_bhnd, size)
-        grid_bchw = x_bhnd.transpose(1, 2).flatten(2).unflatten(1, size).permute(0, 3, 1, 2)
-        filtered = self.landmark_filter(grid_bchw.to(self.landmark_filter.weight.dtype)).to(x_bhnd.dtype)
-        tokens_bhnd = filtered.permute(0, 2, 3, 1).flatten(1, 2).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
-        return super().landmarks(tokens_bhnd, size)
+            return super().landmarks(x_bhnd, size, mask)
+        tokens_bnc = x_bhnd.transpose(1, 2).flatten(2)
+        weight = self.landmark_filter.weight
+        filtered = self.on_grid(self.landmark_filter, tokens_bnc[:, self.prefix :].to(weight.dtype), size)
+        filtered = torch.cat([tokens_bnc[:, : self.prefix], filtered.to(x_bhnd.dtype)], dim=1)
+        return super().landmarks(filtered.unflatten(2, (self.num_heads, -1)).transpose(1, 2), size, mask)
 
-    def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Decomposition:
+    def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: TokenMask | None = None) -> Decomposition:
         cross, exact = self.gram == "cross", self.is_exact(size)
-        rotated_q, rotated_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
-        km_bhmd = rotated_k if exact else self.landmarks(k_bhnd, size)
-        left_bhmd = km_bhmd if not cross else rotated_q if exact else self.landmarks(q_bhnd, size)
+        if mask is not None:
+            q_bhnd, k_bhnd = (x.masked_fill(mask.absent_tokens, 0) for x in (q_bhnd, k_bhnd))
+        rotated_q, rotated_k = self.rotate(q_bhnd, size), self.rotate(k_bhnd, size)
+        km_bhmd = rotated_k if exact else self.landmarks(k_bhnd, size, mask)
+        left_bhmd = km_bhmd if not cross else rotated_q if exact else self.landmarks(q_bhnd, size, mask)
         c_bhnm = kernel_matrix(self.kernel_name, rotated_q, km_bhmd, self.scale)
-        gram = partial(kernel_matrix, self.kernel_name, left_bhmd, km_bhmd, self.scale)
-        variance, factor = self.whiten_by(c_bhnm, size)
+        variance, factor = self.whiten_by(c_bhnm, size, mask)
+
+        def gram() -> Tensor:
+            w_bhmm = kernel_matrix(self.kernel_name, left_bhmd, km_bhmd, self.scale)
+            return w_bhmm if mask is None else without_absent(w_bhmm, mask.landmarks_bm)
 
         def solve(v_bhnd: Tensor) -> Tensor:
             if exact:
                 return v_bhnd
             summed_bhmd = kernel_product(self.kernel_name, left_bhmd, rotated_k, v_bhnd, self.scale)
-            solved_bhmd = self.solve(gram(), km_bhmd.shape[-2] / rotated_k.shape[-2] * summed_bhmd)
-            if has_static_size(size) or self.landmark_filter is not None:
-                return solved_bhmd
-            return pooled_where_exact(solved_bhmd, v_bhnd, Settings(**self.settings(v_bhnd, size)))
+            solved_bhmd = self.solve(gram(), landmarks_per_token(v_bhnd, km_bhmd, mask) * summed_bhmd)
+            if self.landmark_filter is not None:
+                return solved_bhmd if mask is None else solved_bhmd.masked_fill(mask.absent_landmarks, 0)
+            return exact_where_possible(solved_bhmd, v_bhnd, Settings(**self.settings(v_bhnd, size, mask)))
 
         return Decomposition(c_bhnm, gram, variance, factor, solve, full=self.per_image == "full")
 
-    def whiten_by(self, c_bhnm: Tensor, size: Size) -> tuple[Tensor | None, Tensor | None]:
+    def whiten_by(
+        self, c_bhnm: Tensor, size: Size, mask: TokenMask | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The variance, where it belongs to the whole batch, and D."""
         if self.per_image is None:
-            variance = self.whitening.variance_of(c_bhnm, self.cells(size))
+            variance = self.whitening.variance_of(c_bhnm, self.cells(size), mask)
             return variance, whitening_factor(variance, self.whitening.eps)
+        if mask is None:
+            rows: Tensor | int = c_bhnm.shape[-2]
+            centred = c_bhnm - c_bhnm.mean(-2, keepdim=True)
+        else:
+            rows, _ = mask.counts(c_bhnm.dtype)
+            mean = c_bhnm.masked_fill(mask.absent_tokens, 0).sum(-2, keepdim=True) / rows
+            centred = (c_bhnm - mean).masked_fill(mask.absent_tokens, 0)
         if self.per_image == "instance":
-            # var warns about an empty batch; its sum is as empty.
-            variance = c_bhnm.var(-2, correction=0) if c_bhnm.shape[0] > 0 else c_bhnm.sum(-2)
+            variance = (centred.square().sum(-2, keepdim=True) / rows).squeeze(-2)
             return None, whitening_factor(variance, self.whitening.eps)
-        centred = c_bhnm - c_bhnm.mean(-2, keepdim=True)
-        return None, ops.inverse_sqrt(centred.mT @ centred / centred.shape[-2], self.whitening.eps)
+        return None, ops.inverse_sqrt(centred.mT @ centred / rows, self.whitening.eps)
 
     def solve(self, w_bhmm: Tensor, rhs_bhmd: Tensor) -> Tensor:
         """inv(W + eps I) rhs by the solver of this layer; by a ridge where W is not symmetric and it needs that."""
@@ -159,12 +177,18 @@ class AblationAttention(LaplacianAttention):
         return exact(w_bhmm, rhs_bhmd, self.eps)
 
     def extra_repr(self) -> str:
-        size = f"grid={self.grid}" if self.fixed_grid else f"ratio={self.ratio}" if self.ratio else "exact"
+        size = (
+            f"grid={' x '.join(map(str, self.grid))}"
+            if self.fixed_grid
+            else f"ratio={self.ratio}"
+            if self.ratio
+            else "exact"
+        )
         return f"{self.kernel_name}, scale={self.scale}, {size}, gram={self.gram}, {self.solver} x {self.iterations}"
 
 
-def _identity_filter(dim: int) -> nn.Conv2d:
-    """A depth-wise 3 x 3 convolution that starts as the identity."""
-    convolution = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
+def _identity_filter(dim: int, axes: int) -> nn.Module:
+    """A depth-wise convolution of width 3 that starts as the identity."""
+    convolution = CONVOLUTIONS[axes](dim, dim, 3, padding=1, groups=dim, bias=False)
     nn.init.dirac_(convolution.weight, groups=dim)
     return convolution

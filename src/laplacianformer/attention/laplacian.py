@@ -16,29 +16,34 @@ from torch import Tensor, nn
 
 from laplacianformer import ops
 from laplacianformer.attention._factors import Decomposition, Factors, factors_of
-from laplacianformer.attention._landmarks import LandmarkAttention
+from laplacianformer.attention._landmarks import Grid, LandmarkAttention
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.attention._whitening import Kind, Whitening
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._token_mask import TokenMask
 from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.settings import Settings
 
 
 class LaplacianAttention(LandmarkAttention):
-    """Linear attention with the kernel exp(-|q - k|_1 / scale). Called as `attention(x, (H, W))`.
+    """Linear attention with the kernel exp(-|q - k|_1 / scale). Called as `attention(x, (H, W))`, or with a mask of the
+    tokens that count as `attention(x, (H, W), mask)`; see `GridAttention.forward`.
 
     Args:
         dim: channels.
         num_heads: heads; 32 channels each in every named model.
+        axes: of the grid of tokens: 1 for sequences, 2 for images, 3 for videos and volumes.
+        prefix: leading tokens that are not on the grid, such as a class token. Each is a landmark of its own.
         scale: lambda of the kernel.
-        grid: landmarks are the keys averaged over grid x grid cells, never finer than the tokens:
-            linear cost at every size.
+        grid: landmarks are the keys averaged over that many cells along each axis (or along all, for one number), never
+            finer than the tokens: linear cost at every size. "auto": 64, 7 x 7 or 4 x 4 x 4.
         iterations: Newton-Schulz steps for the inverse of W.
         eps: added to the diagonal of W.
         whitening: "running", "synced" or None; see `Whitening`.
         gain: weight of the whitened part; "learned" makes it one parameter per head, starting at 1.
-        rope: rotate queries and keys by their position on the grid (needs a head width divisible by 4).
+        rope: rotate queries and keys by their position on the grid (needs an even head width, one divisible by 4 for
+            images).
         qkv_bias: bias of the projections of queries, keys and values.
         proj_drop: dropout after the output projection.
     """
@@ -52,8 +57,10 @@ class LaplacianAttention(LandmarkAttention):
         dim: int,
         num_heads: int,
         *,
+        axes: int = 2,
+        prefix: int = 0,
         scale: float = 4.0,
-        grid: int = 7,
+        grid: Grid = "auto",
         iterations: int = 6,
         eps: float = 1e-2,
         whitening: Kind | None = "running",
@@ -62,13 +69,14 @@ class LaplacianAttention(LandmarkAttention):
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
     ) -> None:
-        super().__init__(dim, num_heads, grid=grid, rope=rope, qkv_bias=qkv_bias, proj_drop=proj_drop)
+        shared = {"rope": rope, "qkv_bias": qkv_bias, "proj_drop": proj_drop}
+        super().__init__(dim, num_heads, axes=axes, prefix=prefix, grid=grid, **shared)
         name = type(self).__name__
         check.positive(name, scale=scale, eps=eps)
         check.iterations(name, iterations)
         check.choice(name, ("running", "synced", None), whitening=whitening)
         self.scale, self.iterations, self.eps = float(scale), iterations, float(eps)
-        self.whitening = Whitening(whitening, num_heads, (grid, grid))
+        self.whitening = Whitening(whitening, num_heads, self.grid, prefix)
         self.gain: nn.Parameter | float
         if gain == "learned":
             self.gain = nn.Parameter(torch.ones(num_heads))
@@ -76,28 +84,31 @@ class LaplacianAttention(LandmarkAttention):
             check.number(name, gain=gain)
             self.gain = float(gain)
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
-        settings = self.settings(q_bhnd, size)
-        variance = self.whitening.variance(settings["cells"], q_bhnd.shape[0])
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
+        settings = self.settings(q_bhnd, size, self.lay_out(mask, size))
+        cells, laid_out = settings["cells"], settings["mask"]
+        variance = self.whitening.variance(cells, q_bhnd.shape[0], laid_out)
         out_bhnd, used_hm = ops.laplacian_attention(
             q_bhnd, k_bhnd, v_bhnd, gain=self.gain, variance=variance, **settings
         )
         if isinstance(variance, str):  # of this batch
-            self.whitening.update(used_hm, settings["cells"])
+            self.whitening.update(used_hm, cells, laid_out)
         return out_bhnd
 
-    def settings(self, x_bhnd: Tensor, size: Size) -> dict[str, Any]:
+    def settings(self, x_bhnd: Tensor, size: Size, mask: TokenMask | None = None) -> dict[str, Any]:
         """The grids and numbers of `ops.laplacian_attention`."""
         cells = self.cells(size)
         return {
             "size": size,
             "cells": cells,
+            "prefix": self.prefix,
+            "mask": mask,
             "scale": self.scale,
             "iterations": self.iterations,
             "eps": self.eps,
             "variance_eps": self.whitening.eps,
-            "rotation": cell_rotation(x_bhnd, size, size) if self.rope else None,
-            "cell_rotation": cell_rotation(x_bhnd, size, cells) if self.rope else None,
+            "rotation": cell_rotation(x_bhnd, size, size, self.prefix) if self.rope else None,
+            "cell_rotation": cell_rotation(x_bhnd, size, cells, self.prefix, mask) if self.rope else None,
         }
 
     def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Decomposition:
@@ -123,4 +134,4 @@ class LaplacianAttention(LandmarkAttention):
         return factors_of(self, x, size, dense=dense)
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale}, grid={self.grid}, iterations={self.iterations}"
+        return f"scale={self.scale}, grid={' x '.join(map(str, self.grid))}, iterations={self.iterations}"

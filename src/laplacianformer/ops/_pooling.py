@@ -1,10 +1,12 @@
-"""Landmarks: tokens on a grid averaged over rectangular cells, as F.adaptive_avg_pool2d would.
+"""Landmarks: tokens on a grid of one to three axes averaged over its cells, as F.adaptive_avg_pool2d would.
 
-Averaging is two small matrix products, so it is deterministic on every device, takes any size in one
+Averaging is one small matrix product per axis, so it is deterministic on every device, takes any size in one
 compiled or exported graph, and reads the keys in place, as slices of the projection.
 
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channels (h * d).
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ from torch import Tensor
 from laplacianformer.ops._tables import cached_table
 from laplacianformer.ops._tracing import has_static_size
 
-Size = tuple[int, int]
+# Lengths of the axes of a grid: (N,), (H, W) or (T, H, W). Tokens are in row-major order.
+Size = tuple[int, ...]
 
 
 def every_token_is_a_landmark(size: Size, cells: Size) -> bool:
@@ -40,16 +43,28 @@ def averaging_matrix(length: int, cells: int, device: torch.device, dtype: torch
     return weights / weights.sum(-1, keepdim=True)
 
 
+def along_axes(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
+    """Multiply each axis of a grid by a matrix: (B, *size, C) -> (B, *cells, C), last axis first.
+
+    Each matrix is (cells, length), or (B, cells, length) with one per item of the batch.
+    """
+    for axis in reversed(range(len(matrices))):
+        matrix, behind = matrices[axis], x.shape[2 + axis :]
+        if matrix.ndim == 3:  # one per item: to be broadcast over the axes before this one
+            matrix = matrix.unflatten(0, (-1, *(1,) * axis))
+        x = (matrix @ x.flatten(2 + axis)).unflatten(-1, behind)
+    return x
+
+
 def pool(x_bnc: Tensor, size: Size, cells: Size) -> Tensor:
-    """(B, H * W, C) -> (B, cells_h * cells_w, C): the mean of each cell."""
-    (height, width), (rows, columns) = size, cells
+    """(B, N, C) on a grid -> (B, m, C): the mean of each cell."""
     device, dtype = x_bnc.device, x_bnc.dtype
-    along_width = averaging_matrix(width, columns, device, dtype) @ x_bnc.unflatten(1, (height, width))
-    along_height = averaging_matrix(height, rows, device, dtype) @ along_width.flatten(2)
-    return along_height.unflatten(2, (columns, -1)).flatten(1, 2)
+    matrices = [averaging_matrix(*lengths, device, dtype) for lengths in zip(size, cells, strict=True)]
+    return along_axes(x_bnc.unflatten(1, size), matrices).flatten(1, len(size))
 
 
-def pool_heads(x_bhnd: Tensor, size: Size, cells: Size) -> Tensor:
-    """The same for tokens by head: (B, heads, H * W, d) -> (B, heads, cells_h * cells_w, d)."""
-    heads = x_bhnd.shape[1]
-    return pool(x_bhnd.transpose(1, 2).flatten(2), size, cells).unflatten(2, (heads, -1)).transpose(1, 2)
+def pool_heads(x_bhnd: Tensor, size: Size, cells: Size, prefix: int = 0) -> Tensor:
+    """The same for tokens by head, (B, heads, N, d) -> (B, heads, m, d). Tokens before the grid stay as they are."""
+    heads, on_grid = x_bhnd.shape[1], x_bhnd[:, :, prefix:]
+    pooled = pool(on_grid.transpose(1, 2).flatten(2), size, cells).unflatten(2, (heads, -1)).transpose(1, 2)
+    return torch.cat([x_bhnd[:, :, :prefix], pooled], dim=2) if prefix else pooled

@@ -10,7 +10,7 @@ Shape suffixes: b batch, h heads, n tokens, d head width, f features.
 
 from torch import Tensor
 
-from laplacianformer.attention._grid import GridAttention, in_float32
+from laplacianformer.attention._grid import GridAttention, in_float32, mean_over_tokens, token_count
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 
@@ -21,18 +21,18 @@ SMALLEST = 1e-12
 class FeatureMapAttention(GridAttention):
     """proj(A V + DWC(V)), linear in the tokens. Subclasses define `features`. See `GridAttention` for the arguments."""
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            q_bhnd, k_bhnd = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
-            q_bhnf, k_bhnf = self.features(q_bhnd, k_bhnd)
-            # Means, not sums: SMALLEST then means the same for every number of tokens.
-            values_bhfd = k_bhnf.mT @ v_bhnd / v_bhnd.shape[-2]
-            weights_bhn1 = q_bhnf @ k_bhnf.mean(-2)[..., None]
+            q_bhnd, k_bhnd = self.rotate(q_bhnd, size), self.rotate(k_bhnd, size)
+            q_bhnf, k_bhnf = self.features(q_bhnd, k_bhnd, size, mask)
+            # Means, not sums: SMALLEST then means the same for every number of tokens. Values that don't count are 0.
+            values_bhfd = k_bhnf.mT @ v_bhnd / token_count(v_bhnd, mask)
+            weights_bhn1 = q_bhnf @ mean_over_tokens(k_bhnf, mask).mT
             return q_bhnf @ values_bhfd / weights_bhn1.clamp(min=SMALLEST)
 
-    def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
-        """phi(Q) and phi(K), (B, heads, N, f) each, none negative.
+    def features(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """phi(Q) and phi(K), (B, heads, N, f) each, none negative; anything finite where the mask is False.
 
         A factor of a row of phi(Q), or of all of phi(K), makes no difference.
         """

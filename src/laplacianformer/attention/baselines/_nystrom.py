@@ -11,8 +11,10 @@ All in float32 (float64 for float64 inputs).
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
+import math
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from laplacianformer.attention._grid import check_count, in_float32
@@ -21,6 +23,8 @@ from laplacianformer.attention._landmarks import LandmarkAttention
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._token_mask import TokenMask
+from laplacianformer.ops.laplacian_attention.reference import without_absent
 
 Kernel = Literal["gaussian", "laplacian"]
 
@@ -38,6 +42,9 @@ class KernelAttention(LandmarkAttention):
         iterations: of the inverse.
         **shared: grid, rope, tied, qkv_bias, proj_drop; see `LandmarkAttention` and `GridAttention`.
     """
+
+    # Whether S is k(Q, K), with nothing to solve, where every token is a landmark.
+    has_exact_form = True
 
     def __init__(
         self,
@@ -59,28 +66,53 @@ class KernelAttention(LandmarkAttention):
         check.positive(type(self).__name__, scale=scale)
         self.kernel_name, self.scale, self.averaged = kernel, float(scale), averaged
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            rotated_q, rotated_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+            rotated_q, rotated_k = self.rotate(q_bhnd, size), self.rotate(k_bhnd, size)
+            there = self.lay_out(mask, size)  # values that don't count are zeros: so are their parts of the products
+            average = self.average(size, there)
             if self.is_exact(size):
-                return self.average(size) * self.kernel_matmul(rotated_q, rotated_k, v_bhnd)
-            x_bhmd = self.points(q_bhnd, k_bhnd, size)
-            inverse_bhmm = self.inverse(self.kernel(x_bhmd, x_bhmd))
+                return average * self.kernel_matmul(rotated_q, rotated_k, v_bhnd)
+            x_bhmd = self.points(q_bhnd, k_bhnd, size, there)
+            w_bhmm = self.kernel(x_bhmd, x_bhmd)
+            inverse_bhmm = self.inverse(w_bhmm if there is None else without_absent(w_bhmm, self.present(there)))
             values_bhmd = inverse_bhmm @ self.kernel_matmul(x_bhmd, rotated_k, v_bhnd)
-            return self.kernel_matmul(rotated_q, x_bhmd, self.average(size) * values_bhmd)
+            if there is not None:
+                values_bhmd = self.masked_values(values_bhmd, v_bhnd, there)
+            return self.kernel_matmul(rotated_q, x_bhmd, average * values_bhmd)
 
-    def points(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Tensor:
+    def points(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: TokenMask | None) -> Tensor:
         """The landmarks X, (B, heads, m, d)."""
-        return self.landmarks(k_bhnd, size)
+        return self.landmarks(k_bhnd, size, mask)
+
+    def present(self, mask: TokenMask) -> Tensor:
+        """Which of the landmarks X are there, (B, m)."""
+        return mask.landmarks_bm
+
+    def masked_values(self, values_bhmd: Tensor, v_bhnd: Tensor, mask: TokenMask) -> Tensor:
+        """What the landmarks carry: nothing where there is none, and V itself where every token is one."""
+        values_bhmd = values_bhmd.masked_fill(~self.present(mask)[:, None, :, None], 0)
+        if not self.has_exact_form:
+            return values_bhmd
+        return torch.where(mask.exact_b[:, None, None, None], self.values_of_tokens(mask.pool(v_bhnd)), values_bhmd)
+
+    def values_of_tokens(self, pooled_bhmd: Tensor) -> Tensor:
+        """V of the landmarks X, where each of the cells is one token."""
+        return pooled_bhmd
+
+    def is_exact(self, size: Size) -> bool:
+        return self.has_exact_form and super().is_exact(size)
 
     def inverse(self, w_bhmm: Tensor) -> Tensor:
         """What stands between the two kernels, from the kernel among the landmarks."""
         raise TypeError(f"{type(self).__name__} must define inverse")
 
-    def average(self, size: Size) -> float:
+    def average(self, size: Size, mask: TokenMask | None) -> Tensor | float:
         """The factor of `averaged`."""
-        return 1 / (size[0] * size[1]) if self.averaged else 1.0
+        if not self.averaged:
+            return 1.0
+        return 1 / (self.prefix + math.prod(size)) if mask is None else 1 / mask.counts(torch.float32)[0]
 
     def kernel(self, x: Tensor, y: Tensor) -> Tensor:
         return kernel_matrix(self.kernel_name, x, y, self.scale)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
+from laplacianformer.ops._pooling import Size
 
 
 class HedgehogAttention(FeatureMapAttention):
@@ -27,7 +28,7 @@ class HedgehogAttention(FeatureMapAttention):
         self.query_map = nn.Parameter(identity_hdd.clone())
         self.key_map = nn.Parameter(identity_hdd.clone())
 
-    def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return _spikes(q_bhnd, self.query_map), _spikes(k_bhnd, self.key_map)
 
 

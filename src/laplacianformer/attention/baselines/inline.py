@@ -14,7 +14,7 @@ Shape suffixes: b batch, h heads, n tokens, d head width.
 
 from torch import Tensor
 
-from laplacianformer.attention._grid import GridAttention, in_float32
+from laplacianformer.attention._grid import GridAttention, in_float32, mean_over_tokens, token_count
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 
@@ -22,10 +22,11 @@ from laplacianformer.ops._precision import without_autocast
 class InlineAttention(GridAttention):
     """proj(A V + DWC(V)), injective and linear in the tokens. See `GridAttention` for the arguments."""
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            q_bhnd, k_bhnd = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
-            centred_bhnd = k_bhnd - k_bhnd.mean(-2, keepdim=True)
-            values_bhdd = centred_bhnd.mT @ v_bhnd / (self.head_dim**0.5 * v_bhnd.shape[-2])
-            return v_bhnd.mean(-2, keepdim=True) + q_bhnd @ values_bhdd
+            q_bhnd, k_bhnd = self.rotate(q_bhnd, size), self.rotate(k_bhnd, size)
+            mean_k, mean_v = mean_over_tokens(k_bhnd, mask), mean_over_tokens(v_bhnd, mask)
+            # Values that don't count are zeros, so their keys need no mask here.
+            values_bhdd = (k_bhnd - mean_k).mT @ v_bhnd / (self.head_dim**0.5 * token_count(v_bhnd, mask))
+            return mean_v + q_bhnd @ values_bhdd

@@ -10,12 +10,13 @@ Shape suffixes: b batch, h heads, n tokens, d head width.
 from torch import Tensor
 
 from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
+from laplacianformer.ops._pooling import Size
 
 
 class LinearAttention(FeatureMapAttention):
     """proj(A V + DWC(V)) with A = phi(Q) phi(K)' divided by its row sums. See `GridAttention` for the arguments."""
 
-    def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return _elu_plus_one(q_bhnd), _elu_plus_one(k_bhnd)
 
 

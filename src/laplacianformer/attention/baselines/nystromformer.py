@@ -19,9 +19,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from laplacianformer.attention._grid import check_count, in_float32
-from laplacianformer.attention._landmarks import LandmarkAttention
+from laplacianformer.attention._landmarks import Grid, LandmarkAttention
+from laplacianformer.attention.baselines.softmax import allowed
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops.laplacian_attention.reference import without_absent
 
 
 class NystromformerAttention(LandmarkAttention):
@@ -35,22 +37,30 @@ class NystromformerAttention(LandmarkAttention):
         **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
     """
 
-    def __init__(self, dim: int, num_heads: int, *, grid: int = 7, iterations: int = 6, **shared: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, *, grid: Grid = "auto", iterations: int = 6, **shared: Any) -> None:
         super().__init__(dim, num_heads, grid=grid, **shared)
         check_count(self, iterations=iterations)
         self.iterations = iterations
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)
-            rotated_q, rotated_k = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
+            rotated_q, rotated_k = self.rotate(q_bhnd, size), self.rotate(k_bhnd, size)
+            keys = allowed(mask)
             if self.is_exact(size):
-                return F.scaled_dot_product_attention(rotated_q, rotated_k, v_bhnd)
-            qm_bhmd, km_bhmd = self.landmarks(q_bhnd, size), self.landmarks(k_bhnd, size)
-            a_bhmm = (qm_bhmd @ km_bhmd.mT / self.head_dim**0.5).softmax(-1)
-            summed_bhmd = F.scaled_dot_product_attention(qm_bhmd, rotated_k, v_bhnd)
+                return F.scaled_dot_product_attention(rotated_q, rotated_k, v_bhnd, attn_mask=keys)
+            there = self.lay_out(mask, size)
+            landmarks = None if there is None else allowed(there.landmarks_bm)
+            qm_bhmd, km_bhmd = self.landmarks(q_bhnd, size, there), self.landmarks(k_bhnd, size, there)
+            scores_bhmm = qm_bhmd @ km_bhmd.mT / self.head_dim**0.5
+            a_bhmm = (scores_bhmm if landmarks is None else scores_bhmm.masked_fill(~landmarks, -torch.inf)).softmax(-1)
+            summed_bhmd = F.scaled_dot_product_attention(qm_bhmd, rotated_k, v_bhnd, attn_mask=keys)
+            if there is not None:
+                a_bhmm = without_absent(a_bhmm, there.landmarks_bm)
             values_bhmd = _pseudo_inverse(a_bhmm, self.iterations) @ summed_bhmd
-            return F.scaled_dot_product_attention(rotated_q, km_bhmd, values_bhmd)
+            if there is not None:
+                values_bhmd = torch.where(there.exact_b[:, None, None, None], there.pool(v_bhnd), values_bhmd)
+            return F.scaled_dot_product_attention(rotated_q, km_bhmd, values_bhmd, attn_mask=landmarks)
 
 
 def _pseudo_inverse(a_bhmm: Tensor, iterations: int) -> Tensor:

@@ -19,6 +19,9 @@ from torch import Tensor
 
 from laplacianformer.attention._grid import check_count
 from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
+from laplacianformer.ops._pooling import Size
+
+LEAST = -1e30  # an exponent whose feature is 0
 
 
 class PerformerAttention(FeatureMapAttention):
@@ -27,7 +30,7 @@ class PerformerAttention(FeatureMapAttention):
     Args:
         dim: channels.
         num_heads: heads.
-        features: random features a head; the error of the estimate falls as 1 / sqrt(features).
+        features: random features per head; the error of the estimate falls as 1 / sqrt(features).
         seed: of the draw.
         **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
     """
@@ -40,8 +43,10 @@ class PerformerAttention(FeatureMapAttention):
         omega = _draw_orthogonal(num_heads, features, self.head_dim, seed)
         self.register_buffer("omega", omega.to(self.qkv.weight))
 
-    def features(self, q_bhnd: Tensor, k_bhnd: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         q_bhnf, k_bhnf = self.exponents(q_bhnd), self.exponents(k_bhnd)
+        if mask is not None:  # the largest exponent is that of a key that counts
+            k_bhnf = k_bhnf.masked_fill(~mask[:, None, :, None], LEAST)
         # The largest exponent becomes 0, so that nothing overflows: one factor per query, one for all keys of a head.
         q_bhnf = q_bhnf - q_bhnf.detach().amax(-1, keepdim=True)
         k_bhnf = k_bhnf - k_bhnf.detach().amax((-2, -1), keepdim=True)

@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer.attention._landmarks import Grid
 from laplacianformer.attention.baselines._nystrom import KernelAttention
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._token_mask import TokenMask
 
 
 class SkyformerAttention(KernelAttention):
@@ -38,14 +40,20 @@ class SkyformerAttention(KernelAttention):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, *, grid: int = 7, iterations: int = 10, eps: float = 0.1, **shared: Any
+        self, dim: int, num_heads: int, *, grid: Grid = "auto", iterations: int = 10, eps: float = 0.1, **shared: Any
     ) -> None:
         super().__init__(dim, num_heads, grid=grid, iterations=iterations, **shared)
         check.positive(type(self).__name__, eps=eps)
         self.eps = float(eps)
 
-    def points(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Tensor:
-        return torch.cat([self.landmarks(q_bhnd, size), self.landmarks(k_bhnd, size)], dim=-2)
+    def points(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: TokenMask | None) -> Tensor:
+        return torch.cat([self.landmarks(q_bhnd, size, mask), self.landmarks(k_bhnd, size, mask)], dim=-2)
+
+    def present(self, mask: TokenMask) -> Tensor:
+        return torch.cat([mask.landmarks_bm, mask.landmarks_bm], dim=-1)
+
+    def values_of_tokens(self, pooled_bhmd: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(pooled_bhmd), pooled_bhmd], dim=-2)
 
     def inverse(self, w_bhmm: Tensor) -> Tensor:
         m_bhmm = w_bhmm + self.eps * torch.eye(w_bhmm.shape[-1], dtype=w_bhmm.dtype, device=w_bhmm.device)

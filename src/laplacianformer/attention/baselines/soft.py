@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from laplacianformer import ops
+from laplacianformer.attention._landmarks import Grid
 from laplacianformer.attention.baselines._nystrom import KernelAttention
 
 
@@ -30,7 +31,7 @@ class SoftAttention(KernelAttention):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, *, tied: bool = True, grid: int = 7, iterations: int = 20, **shared: Any
+        self, dim: int, num_heads: int, *, tied: bool = True, grid: Grid = "auto", iterations: int = 20, **shared: Any
     ) -> None:
         super().__init__(dim, num_heads, tied=tied, grid=grid, iterations=iterations, **shared)
 

@@ -9,22 +9,27 @@ O(N m d).
 Shape suffixes: b batch, h heads, m landmarks.
 """
 
+import math
+
+import torch
 from torch import Tensor
 
 from laplacianformer.attention.baselines.soft import SoftAttention
 from laplacianformer.ops._pooling import Size
+from laplacianformer.ops._token_mask import TokenMask
 
 
 class SoftPlusPlusAttention(SoftAttention):
     """proj(S V + DWC(V)). See `SoftAttention` for the arguments."""
 
-    def is_exact(self, size: Size) -> bool:
-        return False
+    has_exact_form = False
 
     def inverse(self, w_bhmm: Tensor) -> Tensor:
         root_bhm1 = w_bhmm.sum(-1, keepdim=True).rsqrt()
         return root_bhm1 * super().inverse(w_bhmm) * root_bhm1.mT
 
-    def average(self, size: Size) -> float:
-        rows, columns = self.cells(size)
-        return super().average(size) * (rows * columns if self.averaged else 1)
+    def average(self, size: Size, mask: TokenMask | None) -> Tensor | float:
+        if not self.averaged:
+            return 1.0
+        landmarks = self.prefix + math.prod(self.cells(size)) if mask is None else mask.counts(torch.float32)[1]
+        return super().average(size, mask) * landmarks

@@ -35,6 +35,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, gain: Gain, variance: Variance, setti
         return f"it takes values of the shape of queries, got {tuple(q.shape)} and {tuple(v.shape)}"
     if q.shape[0] == 0 or q.shape[-1] == 0:
         return "the batch is empty, or heads have no channels"
+    if len(settings.size) != 2 or settings.prefix or settings.mask is not None:
+        return "it takes images without a mask and without leading tokens"
     if math.prod(settings.cells) > LARGEST:
         return f"it takes at most {LARGEST} landmarks, got {math.prod(settings.cells)}"
     if isinstance(variance, str):

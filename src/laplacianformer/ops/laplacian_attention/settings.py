@@ -5,10 +5,11 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from laplacianformer.ops._pooling import Size, every_token_is_a_landmark
+from laplacianformer.ops._token_mask import TokenMask
 
 Rotation = tuple[Tensor, Tensor]
-# What the columns of the kernel are divided by: the roots of these variances, (heads, m); those of the batch itself, or
-# of the batches of all processes; None for nothing.
+# What the columns of the kernel are divided by: the roots of these variances, (heads, m), or (B, heads, m) with one per
+# item; those of the batch itself, or of the batches of all processes; None for nothing.
 Variance = Tensor | Literal["batch", "synced"] | None
 
 
@@ -23,6 +24,8 @@ class Settings(NamedTuple):
     variance_eps: float  # added to variances
     rotation: Rotation | None
     cell_rotation: Rotation | None
+    prefix: int = 0  # tokens before the grid, each a landmark
+    mask: TokenMask | None = None
 
     @property
     def solves(self) -> bool:
