@@ -1,6 +1,7 @@
 // The landmark values L of one head, F with the whitening folded into them, and the gradients of both, in float32:
 //   L = (m/N) X S        F = gain/m (D L - mean(D L))        mean(L)
-// with S the summed values, X the inverse (without it, L = S) and D the factors of the whitening.
+// with S the summed values, X the inverse (without it, L = S) and D the factors of the whitening. L and F are zero for
+// landmarks that are not there, and m counts those that are.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,8 @@ class Folder {
       product(Left<float>{f_.inverse, m_, 1, m_, 0}, m_, m_, summed_, wide_, Sums<float>{zeros_, 0, values_, wide_});
       for (int64_t k = 0; k < m_ * wide_; ++k) values_[k] *= f_.fraction;
     }
-    const float mean = 1.0f / static_cast<float>(m_);
+    clear_absent(values_);
+    const float mean = this->mean();
     for (int64_t k = 0; k < wide_; k += kWidth<float>) {
       const int64_t n = f_.width - k;
       V total = splat(0.0f), centre = splat(0.0f);
@@ -53,7 +55,8 @@ class Folder {
       centre = centre * mean;
       for (int64_t j = 0; j < m_; ++j) {
         if (f_.values) store_part<float>(f_.values + j * f_.width + k, load(values_ + j * wide_ + k), n);
-        store_part<float>(f_.folded + j * f_.width + k, (whitened(j, k) - centre) * (f_.gain * mean), n);
+        const V centred = present(j) ? whitened(j, k) - centre : splat(0.0f);
+        store_part<float>(f_.folded + j * f_.width + k, centred * (f_.gain * mean), n);
       }
     }
   }
@@ -64,15 +67,18 @@ class Folder {
     const bool solved = f_.inverse != nullptr;
     copy_rows<float>(solved ? f_.values : f_.summed, solved ? f_.width : f_.summed_stride, m_, f_.width, values_,
                      wide_);
+    clear_absent(grads_);
     clear(centre_, wide_);
     for (int64_t j = 0; j < m_; ++j)
       for (int64_t k = 0; k < wide_; ++k) centre_[k] += grads_[j * wide_ + k];
-    const float mean = 1.0f / static_cast<float>(m_), gain = f_.gain * mean;
+    const float mean = this->mean(), gain = f_.gain * mean;
     for (int64_t k = 0; k < wide_; ++k) centre_[k] *= mean;
     for (int64_t k = 0; k < wide_; ++k) total_[k] = k < f_.width ? mean * u.d_mean[k] : 0.0f;
     float d_gain = 0;
     for (int64_t j = 0; j < m_; ++j) {
       float* grad = grads_ + j * wide_;
+      u.d_factor[j] = 0;
+      if (!present(j)) continue;
       V products = splat(0.0f);
       for (int64_t k = 0; k < wide_; k += kWidth<float>) {
         const V centred = load(grad + k) - load(centre_ + k);
@@ -93,6 +99,16 @@ class Folder {
   }
 
  private:
+  bool present(int64_t j) const { return !f_.members || f_.members[j] > 0; }
+
+  float mean() const { return f_.count ? 1.0f / static_cast<float>(f_.count) : 0.0f; }
+
+  // Zeros for landmarks that are not there.
+  void clear_absent(float* rows) const {
+    for (int64_t j = 0; j < m_; ++j)
+      if (!present(j)) clear(rows + j * wide_, wide_);
+  }
+
   float factor(int64_t j) const { return f_.factor ? f_.factor[j] : 1.0f; }
 
   // D L, rounded, so that with a single landmark it equals its mean.

@@ -55,7 +55,7 @@ struct Item {
     item = i;
     matrix = i / task.splits;
     begin = i % task.splits * task.split_rows;
-    end = smaller(begin + task.split_rows, task.longs);
+    end = smaller(begin + task.split_rows, task.longs_of(matrix));
     short_sums = static_cast<R*>(task.short_sums) + i * task.shorts * wide;
     short_value_sums = static_cast<R*>(task.short_value_sums) + i * task.shorts * values;
     return *this;

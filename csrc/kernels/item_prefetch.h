@@ -26,7 +26,8 @@ inline Block block_after(const Item<T>& item, const Block& block) {
   const int64_t next = item.item + last, start = next % task.splits * task.split_rows;
   if (next == task.items()) return {};
   const int64_t row = last ? start : block.row + kBlock;
-  return {next / task.splits, row, smaller(kBlock, smaller(start + task.split_rows, task.longs) - row)};
+  const int64_t end = smaller(start + task.split_rows, task.longs_of(next / task.splits));
+  return {next / task.splits, row, smaller(kBlock, end - row)};
 }
 
 // Some columns of the rows of a block.

@@ -39,8 +39,9 @@ void rotate(T*, const RotateTask& task, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const int64_t matrix = i / rows, row = i % rows;
     const T* from = static_cast<const T*>(task.x.data) + task.x.offsets[matrix] + row * task.x.stride;
-    rotate_row(from, static_cast<const R*>(task.rotation.cosines) + row * half,
-               static_cast<const R*>(task.rotation.sines) + row * half, direction, half,
+    const int64_t angles = (task.sharing ? matrix / task.sharing * rows + row : row) * half;
+    rotate_row(from, static_cast<const R*>(task.rotation.cosines) + angles,
+               static_cast<const R*>(task.rotation.sines) + angles, direction, half,
                static_cast<T*>(task.out) + i * 2 * half);
   }
 }

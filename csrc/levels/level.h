@@ -27,9 +27,14 @@ struct Level {
   void (*fold)(const Folding&, void* scratch);
   void (*fold_backward)(const Folding&, const FoldingGradients&, void* scratch);
 
-  // The mean of the tokens of a cell; the gradient of the tokens of one row of the grid, added to `tokens`.
-  void (*pool)(Type, const void* tokens, int64_t stride, const Grid&, int64_t cell, int64_t width, float* out);
-  void (*pool_backward)(const float* cells, const Grid&, int64_t row, int64_t width, float* tokens);
+  // The mean of the tokens of a landmark; the gradient of the tokens of one row of the grid, added to `tokens`.
+  void (*pool)(Type, const void* tokens, int64_t stride, const Grid&, const Box&, int64_t landmark, int64_t width,
+               float* out);
+  void (*pool_backward)(const float* landmarks, const Grid&, const Box&, int64_t row, int64_t width, float* tokens);
+
+  // Picked rows into a dense matrix, and back from one to where they were, rotated back.
+  void (*gather)(Type, const PickedRows&, const void* from, int64_t stride, float* to);
+  void (*scatter)(const PickedRows&, const float* from, float* to, int64_t stride);
 
   // Means, squares and factors have the accumulation type: see kernels/column_variance.h.
   void (*column_moments)(Type, const void* data, int64_t stride, int64_t rows, int64_t width, void* mean,

@@ -12,6 +12,7 @@
 #include "kernels/column_variance.h"
 #include "kernels/convert.h"
 #include "kernels/fold.h"
+#include "kernels/gather.h"
 #include "kernels/inverse.h"
 #include "kernels/item.h"
 #include "kernels/laplacian_kernel.h"
@@ -132,11 +133,17 @@ void table_fold_backward(const Folding& folding, const FoldingGradients& grads, 
   Folder(folding, scratch).backward(grads);
 }
 
-void table_pool(Type type, const void* tokens, int64_t stride, const Grid& grid, int64_t cell, int64_t width,
-                float* out) {
+void table_pool(Type type, const void* tokens, int64_t stride, const Grid& grid, const Box& box, int64_t landmark,
+                int64_t width, float* out) {
   with_type(type, [&](auto* t) {
-    pool(static_cast<const decltype(t)>(const_cast<void*>(tokens)), stride, grid, cell, width, out);
+    const auto* first = static_cast<const decltype(t)>(const_cast<void*>(tokens));
+    box.mask ? pool<true>(first, stride, grid, box, landmark, width, out)
+             : pool<false>(first, stride, grid, box, landmark, width, out);
   });
+}
+
+void table_gather(Type type, const PickedRows& picked, const void* from, int64_t stride, float* to) {
+  with_type(type, [&](auto* t) { gather(t, picked, from, stride, to); });
 }
 
 void table_column_moments(Type type, const void* data, int64_t stride, int64_t rows, int64_t width, void* mean,
@@ -173,6 +180,8 @@ constexpr Level make_level() {
   level.fold_backward = table_fold_backward;
   level.pool = table_pool;
   level.pool_backward = pool_backward;
+  level.gather = table_gather;
+  level.scatter = scatter;
   level.column_moments = table_column_moments;
   level.scaled_differences = table_scaled_differences;
   level.rotate = table_rotate;

@@ -32,7 +32,8 @@ struct PairTask {
   // The long side is cut into `splits` ranges of `split_rows`, from the shape alone and never from the number of
   // threads: each item (one range of one matrix) is summed by itself, then the items are added in order.
   int64_t splits, split_rows;
-  bool long_is_row;  // Whether kernel matrices are stored as (long, short) or as (short, long).
+  const int64_t* counts;  // (batch): the long rows of each matrix, the first ones, that are there; null for all.
+  bool long_is_row;       // Whether kernel matrices are stored as (long, short) or as (short, long).
 
   Rows longs_in, shorts_in;        // Features.
   RotationTable rotation;          // Of the long features.
@@ -46,6 +47,7 @@ struct PairTask {
   const float *slopes, *means;  // (batch, shorts): the variance adds slope (k - mean) to the gradient of the kernel.
 
   int64_t items() const { return batch * splits; }
+  int64_t longs_of(int64_t matrix) const { return counts ? counts[matrix] : longs; }
 };
 
 // Newton-Schulz on a batch of square matrices, or its adjoint if there is a gradient.
@@ -66,6 +68,7 @@ struct RotateTask {
   RotationTable rotation;
   int direction;  // 1, or -1 to rotate back.
   int64_t rows, half;
+  int64_t sharing;  // Consecutive matrices that share a table, one table after the other; 0 if all share one.
   void* out;
 };
 
@@ -79,20 +82,38 @@ struct CellRange {
   bool contains(int64_t index) const { return begin <= index && index < end; }
 };
 
-// A grid of tokens, row by row, and the grid of cells over it.
+// A grid of tokens with three axes (the first lengths are 1 where there are fewer), row by row, after `prefix` tokens
+// that are not on it; and the grid of cells over it. The tokens before the grid and then the cells are the landmarks.
 struct Grid {
-  int64_t height, width;  // Of tokens.
-  int64_t rows, columns;  // Of cells.
+  int64_t length[3], cells[3], prefix;
 
-  int64_t tokens() const { return height * width; }
-  int64_t cells() const { return rows * columns; }
+  int64_t rows() const { return length[0] * length[1]; }
+  int64_t tokens() const { return prefix + rows() * length[2]; }
+  int64_t landmarks() const { return prefix + cells[0] * cells[1] * cells[2]; }
+};
+
+// The part of a grid that the tokens of one item take, and its own cells: the first of those of the grid. With a mask,
+// (tokens), which is true where a token counts, `members` has the number of tokens of each landmark.
+struct Box {
+  int64_t extent[3], cells[3];
+  const bool* mask;
+  const int64_t* members;
+};
+
+// Rows of a matrix that are taken in order, and rotated.
+struct PickedRows {
+  const int64_t* index;
+  int64_t count, width;
+  RotationTable rotation;
 };
 
 // The landmark values of one head with the whitening folded into them: see kernels/fold.h. All matrices but `summed`
 // are dense.
 struct Folding {
   int64_t landmarks, width;
-  float fraction;  // Landmarks per token.
+  int64_t count;           // Of the landmarks that are there.
+  const int64_t* members;  // (landmarks): 0 where there is none; null where all are there.
+  float fraction;          // Landmarks per token.
   float gain;
   const float* inverse;  // (landmarks, landmarks); null where every token is a landmark and nothing is solved.
   const float* factor;   // (landmarks), of the whitening; null for ones.

@@ -21,20 +21,29 @@ constexpr int64_t kMomentRows = 256;
 struct Ranges {
   int64_t batch, heads, rows, width, parts;
   Rows data;
+  const TokenMask* mask;
 
-  Ranges(const Tensor& x, Views& views)
+  Ranges(const Tensor& x, Views& views, const TokenMask* token_mask = nullptr)
       : batch(x.size(0)),
         heads(x.size(1)),
         rows(x.size(2)),
         width(x.size(3)),
         parts((rows + kMomentRows - 1) / kMomentRows),
-        data(views(x)) {}
+        data(views(x)),
+        mask(token_mask) {}
 
   int64_t per_head() const { return batch * parts; }
   int64_t head(int64_t range) const { return range / per_head(); }
   int64_t matrix(int64_t range) const { return range % per_head() / parts * heads + head(range); }
   int64_t begin(int64_t range) const { return range % parts * kMomentRows; }
-  int64_t count(int64_t range) const { return std::min(rows - begin(range), kMomentRows); }
+  int64_t item(int64_t range) const { return range % per_head() / parts; }
+  int64_t count(int64_t range) const {
+    const int64_t there = mask ? mask->tokens(item(range)) : rows;
+    return std::max(int64_t{0}, std::min(there - begin(range), kMomentRows));
+  }
+  bool has(int64_t range, int64_t column) const {
+    return count(range) > 0 && (!mask || mask->members(item(range))[column] > 0);
+  }
 
   // Calls f(range, its first number) on torch's threads.
   template <class F>
@@ -56,6 +65,7 @@ void combine_moments(const Ranges& ranges, const R* moments, R* mean, R* varianc
     for (int64_t j = 0; j < ranges.width; ++j) {
       double count = 0, m = 0, s = 0;
       for (int64_t r = head * ranges.per_head(); r < (head + 1) * ranges.per_head(); ++r) {
+        if (!ranges.has(r, j)) continue;
         const R* range = moments + r * 2 * ranges.width;
         const double more = static_cast<double>(ranges.count(r)), whole = count + more, step = range[j] - m;
         m += step * more / whole;
@@ -63,17 +73,19 @@ void combine_moments(const Ranges& ranges, const R* moments, R* mean, R* varianc
         count = whole;
       }
       mean[head * ranges.width + j] = static_cast<R>(m);
-      variance[head * ranges.width + j] = static_cast<R>(s / count);
+      variance[head * ranges.width + j] = count > 0 ? static_cast<R>(s / count) : R(0);
     }
 }
 
 template <class R>
-void write_typed_variance(const Tensor& x, const Tensor& mean, const Tensor& variance, const Level& level) {
+void write_typed_variance(const Tensor& x, const Tensor& mean, const Tensor& variance, const Level& level,
+                          const TokenMask* mask) {
   Views views;
-  const Ranges ranges(x, views);
+  const Ranges ranges(x, views, mask);
   const Type type = type_of(x);
   std::vector<R> moments(ranges.heads * ranges.per_head() * 2 * ranges.width);
   ranges.each(stored_bytes(type), [&](int64_t range, const void* data) {
+    if (ranges.count(range) == 0) return;
     R* to = moments.data() + range * 2 * ranges.width;
     level.column_moments(type, data, ranges.data.stride, ranges.count(range), ranges.width, to, to + ranges.width);
   });
@@ -82,10 +94,11 @@ void write_typed_variance(const Tensor& x, const Tensor& mean, const Tensor& var
 
 }  // namespace
 
-void write_variance(const Tensor& x, const Tensor& mean, const Tensor& variance, const Level& level) {
+void write_variance(const Tensor& x, const Tensor& mean, const Tensor& variance, const Level& level,
+                    const TokenMask* mask) {
   const bool wide = type_of(x) == Type::float64;
   const auto write = wide ? write_typed_variance<double> : write_typed_variance<float>;
-  write(x, mean, variance, level);
+  write(x, mean, variance, level, mask);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ops/landmarks.h"
 #include "ops/laplacian_attention.h"
 #include "ops/laplacian_kernel.h"
 #include "ops/laplacian_matmul.h"
@@ -83,12 +84,14 @@ FoldGradients fold_backward(const Forward& f, const ProductGradients& grads) {
   const Tensor d_inverse = solves ? f.empty(m, m) : f.saved.solution.inverse;
   FoldGradients out{f.empty(m, d), d_inverse, std::vector<float>(f.matrices() * m), std::vector<float>(f.matrices())};
   each_folding(f.settings, f.saved.solution, f.factors, [&](int64_t i, Folding& folding, void* scratch) {
-    folding.values = solves ? floats(f.saved.values) + i * m * d : nullptr;
+    const bool solved = folding.inverse != nullptr;
+    folding.values = solved ? floats(f.saved.values) + i * m * d : nullptr;
     FoldingGradients of_head{};
     of_head.d_folded = floats(grads.d_folded) + i * m * d;
     of_head.d_mean = grads.d_mean.data() + i * grads.mean_stride;
     of_head.d_summed = floats(out.d_summed) + i * m * d;
-    of_head.d_inverse = solves ? floats(out.d_inverse) + i * m * m : nullptr;
+    of_head.d_inverse = solved ? floats(out.d_inverse) + i * m * m : nullptr;
+    if (solves && !solved) std::fill_n(floats(out.d_inverse) + i * m * m, m * m, 0.0f);
     of_head.d_factor = out.d_factor.data() + i * m;
     of_head.d_gain = out.d_gain.data() + i;
     f.settings.level.fold_backward(folding, of_head, scratch);
@@ -96,16 +99,28 @@ FoldGradients fold_backward(const Forward& f, const ProductGradients& grads) {
   return out;
 }
 
+// Over how many rows the variance of each column was taken.
+std::vector<float> rows_of_columns(const AttentionSettings& settings, int64_t batch) {
+  const int64_t m = settings.landmarks();
+  if (!settings.mask) return std::vector<float>(m, static_cast<float>(batch * settings.tokens()));
+  std::vector<float> rows(m);
+  for (int64_t item = 0; item < batch; ++item)
+    for (int64_t j = 0; j < m; ++j)
+      if (settings.mask->members(item)[j] > 0) rows[j] += static_cast<float>(settings.mask->tokens(item));
+  return rows;
+}
+
 // The gradients of the queries, and of the landmarks that they were paired with.
 std::tuple<Tensor, Tensor> kernel_backward(const Forward& f, const Level& level, PairTask task, Views& views,
                                            const std::vector<float>& d_factor) {
   const int64_t m = f.settings.landmarks(), d = f.width(), columns = f.heads() * m;
   const std::vector<float> d_factors = sum_over_images(d_factor, f.batch());
-  const float rows = static_cast<float>(f.batch() * f.settings.tokens());
+  const std::vector<float> rows = rows_of_columns(f.settings, f.batch());
   std::vector<float> slopes(f.matrices() * m), means(f.matrices() * m);
   for (int64_t i = 0; i < f.matrices() * m; ++i) {
+    if (f.settings.mask && f.settings.mask->members(i / columns)[i % m] == 0) continue;
     const float factor = f.factors[i % columns];
-    slopes[i] = -factor * factor * factor * d_factors[i % columns] / rows;
+    slopes[i] = -factor * factor * factor * d_factors[i % columns] / rows[i % m];
     means[i] = floats(f.saved.mean)[i % columns];
   }
   const Tensor dq = f.empty(f.settings.tokens(), d), d_landmarks = f.empty(m, d);
@@ -121,18 +136,23 @@ std::tuple<Tensor, Tensor> kernel_backward(const Forward& f, const Level& level,
 }
 
 // Adds to the gradient of the keys that of their landmarks: rotated back, and spread over the cells.
-void pool_backward(const AttentionSettings& settings, const Tensor& d_landmarks, const Tensor& dk) {
-  const Level& level = settings.level;
-  const Grid& grid = settings.grid;
-  const int64_t m = settings.landmarks(), d = dk.size(3);
-  const Rotation& rotation = settings.solves() ? settings.landmark_rotation : settings.token_rotation;
-  if (rotation) write_rotated(d_landmarks, rotation, -1, d_landmarks, level);
-  const int64_t rows = dk.size(0) * dk.size(1) * grid.height, grain = 1 + kGrain / (1 + grid.width * d);
-  torch::stable::parallel_for(0, rows, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      level.pool_backward(floats(d_landmarks) + i / grid.height * m * d, grid, i % grid.height, d,
-                          floats(dk) + i * grid.width * d);
-  });
+void add_landmark_gradient(const AttentionSettings& settings, const Tensor& d_landmarks, const Tensor& dk) {
+  const Rotation& rotation = settings.short_rotation();
+  if (rotation) write_rotated(d_landmarks, rotation, -1, d_landmarks, settings.level);
+  add_pool_gradient(settings.layout(), d_landmarks, dk, settings.level);
+}
+
+// With a mask, splits the gradient of the summed values: of items in which every token is a landmark, they are the
+// values themselves. Their part is returned, and left out of `d_summed`.
+Tensor take_exact(const Forward& f, const Tensor& d_summed) {
+  const int64_t numbers = f.settings.landmarks() * f.width();
+  const Tensor exact = new_zeros(f.q, {f.batch(), f.heads(), f.settings.landmarks(), f.width()});
+  for (int64_t i = 0; i < f.matrices(); ++i) {
+    if (f.settings.solves(i / f.heads())) continue;
+    std::copy_n(floats(d_summed) + i * numbers, numbers, floats(exact) + i * numbers);
+    std::fill_n(floats(d_summed) + i * numbers, numbers, 0.0f);
+  }
+  return exact;
 }
 
 // The gradients of keys and values, through the solution and the landmarks.
@@ -140,50 +160,69 @@ std::tuple<Tensor, Tensor> solve_backward(const Forward& f, const FoldGradients&
   const AttentionSettings& settings = f.settings;
   const auto& [landmarks, w, inverse, summed] = f.saved.solution;
   const int64_t m = settings.landmarks();
+  const auto zeros = [&] { return new_zeros(f.q, {f.batch(), f.heads(), settings.tokens(), f.width()}); };
   if (!settings.solves()) {
-    const Tensor dk = new_zeros(f.q, {f.batch(), f.heads(), m, f.width()});
-    pool_backward(settings, d_landmarks, dk);
-    return {dk, grads.d_summed};
+    const Tensor dk = zeros();
+    add_landmark_gradient(settings, d_landmarks, dk);
+    if (!settings.mask) return {dk, grads.d_summed};
+    const Tensor dv = zeros();
+    add_pool_gradient(settings.layout(), grads.d_summed, dv, settings.level);
+    return {dk, dv};
   }
   const Tensor dw = f.empty(m, m);
   write_inverse_gradient(grads.d_inverse, w, {settings.iterations, settings.eps, true, true}, dw, settings.level);
+  set_absent(settings, dw, 0.0f);
   const auto [dx, dy] = kernel_gradients(dw, {landmarks, landmarks, {}, settings.scale}, w, settings.level);
-  const RowPairs pairs{landmarks, f.k, settings.token_rotation, settings.scale};
-  const auto [dm, dk, dv] = product_gradients(grads.d_summed, pairs, f.v, settings.level);
+  const Tensor exact = settings.mask ? take_exact(f, grads.d_summed) : grads.d_summed;
+  const RowPairs pairs{landmarks, f.k, settings.long_rotation(), settings.scale, settings.counts()};
+  auto [dm, dk, dv] = product_gradients(grads.d_summed, pairs, f.v, settings.level);
   for (const Tensor& part : {dx, dy, dm}) accumulate(part, d_landmarks);
-  pool_backward(settings, d_landmarks, dk);
+  if (settings.mask) {
+    dk = settings.mask->unpack(dk, settings.token_rotation, false, settings.level);
+    dv = settings.mask->unpack(dv, {}, false, settings.level);
+    add_pool_gradient(settings.layout(), exact, dv, settings.level);
+  }
+  add_landmark_gradient(settings, d_landmarks, dk);
   return {dk, dv};
 }
 
 // The gradients of q, k, v and of the gain of each head.
 std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(Tensor given_grad, Tensor given_q, Tensor given_k,
-                                                              Tensor given_v, Tensor given_variance,
-                                                              std::vector<Tensor> saved, std::optional<Tensor> gains,
+                                                              Tensor given_v, std::optional<Tensor> mask,
+                                                              Tensor given_variance, std::vector<Tensor> saved,
+                                                              std::optional<Tensor> gains,
                                                               std::vector<Tensor> rotations, std::vector<int64_t> sizes,
                                                               std::vector<double> numbers, int64_t level_number) {
   if (gains) gains = restored(*gains);
   for (Tensor& table : rotations) table = restored(table);
-  const AttentionSettings settings(gains, rotations, sizes, numbers, level_number);
-  const Tensor q = dense(saved_float32(given_q)), k = dense(saved_float32(given_k)), v = dense(saved_float32(given_v));
-  const Tensor grad = dense(given_grad), variance = restored(given_variance);
-  Forward f{
-      settings, q, k, v, variance, SavedAttention::from(saved), whitening_factors(variance, settings.variance_eps)};
+  const AttentionSettings settings(given_q, mask, gains, rotations, sizes, numbers, level_number);
+  const PackedTokens tokens(settings, dense(saved_float32(given_q)), dense(saved_float32(given_k)),
+                            dense(saved_float32(given_v)));
+  const Tensor variance = restored(given_variance);
+  const Tensor grad = settings.mask ? settings.mask->pack(dense(given_grad), {}, settings.level) : dense(given_grad);
+  Forward f{settings,
+            tokens.q,
+            tokens.k,
+            tokens.v,
+            variance,
+            SavedAttention::from(saved),
+            whitening_factors(variance, settings.variance_eps)};
   Solution& solution = f.saved.solution;
-  if (solution.landmarks.numel() == 0) solution.landmarks = k;
-  if (!settings.solves()) solution.summed = v;
+  if (solution.landmarks.numel() == 0) solution.landmarks = tokens.k;
+  if (!settings.solves() && !settings.mask) solution.summed = tokens.v;
 
   Views views;
-  const RowPairs pairs{q, solution.landmarks, settings.token_rotation, settings.scale};
-  PairTask task = make_task(settings.level, pairs, f.width(), views);
+  PairTask task = make_task(settings.level, settings.with_landmarks(f.q, solution.landmarks), f.width(), views);
   task.kernel = views(f.saved.kernel);
   task.long_values = views(grad);
   const ProductGradients products = product_backward(f, settings.level, task);
   const FoldGradients folds = fold_backward(f, products);
-  const auto [dq, d_landmarks] = kernel_backward(f, settings.level, task, views, folds.d_factor);
+  auto [dq, d_landmarks] = kernel_backward(f, settings.level, task, views, folds.d_factor);
+  if (settings.mask) dq = settings.mask->unpack(dq, settings.token_rotation, false, settings.level);
   const auto [dk, dv] = solve_backward(f, folds, d_landmarks);
 
   const std::vector<float> d_gain = sum_over_images(folds.d_gain, f.batch());
-  const Tensor d_gains = new_empty(q, {f.heads()});
+  const Tensor d_gains = new_empty(f.q, {f.heads()});
   std::copy(d_gain.begin(), d_gain.end(), floats(d_gains));
   return {dq, dk, dv, d_gains};
 }
@@ -193,8 +232,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(Tensor given_grad,
 
 STABLE_TORCH_LIBRARY_FRAGMENT(laplacianformer_cpu, m) {
   m.def(
-      "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor variance, Tensor[] saved, Tensor? gains, "
-      "Tensor[] rotations, int[] sizes, float[] numbers, int level) -> (Tensor, Tensor, Tensor, Tensor)");
+      "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor variance, Tensor[] saved, "
+      "Tensor? gains, Tensor[] rotations, int[] sizes, float[] numbers, int level) -> (Tensor, Tensor, Tensor, "
+      "Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(laplacianformer_cpu, CPU, m) {

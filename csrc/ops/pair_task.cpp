@@ -44,6 +44,7 @@ PairTask make_task(const Level& level, const RowPairs& pairs, int64_t value_widt
   task.width = x.size(x.dim() - 1);
   task.value_width = value_width;
   task.scale = pairs.scale;
+  task.counts = pairs.counts;
   split(level, task);
   const Rows x_rows = views(x), y_rows = views(y);
   task.longs_in = task.long_is_row ? x_rows : y_rows;

@@ -10,11 +10,13 @@
 
 namespace laplacianformer {
 
-// The kernel is that of each row of x and each row of y. The rotation is of the side with more rows.
+// The kernel is that of each row of x and each row of y. The rotation is of the side with more rows, and so are the
+// counts: of the first rows of each matrix that are there, or null for all. What belongs to others is not written.
 struct RowPairs {
   Tensor x, y;
   Rotation rotation;
   double scale;
+  const int64_t* counts = nullptr;
 };
 
 // The shapes and the features; the caller sets what is read and written beside them.

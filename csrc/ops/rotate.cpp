@@ -21,6 +21,7 @@ void write_rotated(const Tensor& x, const Rotation& rotation, int direction, con
   task.direction = direction;
   task.rows = x.size(x.dim() - 2);
   task.half = x.size(x.dim() - 1) / 2;
+  if (rotation && rotation.cosines->dim() == 3) task.sharing = out.numel() / (rotation.cosines->numel() * 2);
   task.out = out.data_ptr();
   const int64_t width = 2 * task.half;
   torch::stable::parallel_for(0, out.numel() / width, 1 + kGrain / width,

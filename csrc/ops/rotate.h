@@ -6,7 +6,8 @@
 
 namespace laplacianformer {
 
-// `direction` is 1, or -1 to rotate back. `out` is dense, and may be x.
+// `direction` is 1, or -1 to rotate back. `out` is dense, and may be x. The rotation may have a batch dimension, as x
+// has.
 void write_rotated(const Tensor& x, const Rotation& rotation, int direction, const Tensor& out, const Level& level);
 
 }  // namespace laplacianformer

@@ -43,7 +43,8 @@ Tensor empty_floats(const Tensor& like, std::initializer_list<int64_t> shape);
 // Asks the system for huge pages for a large result that was just allocated.
 void prefer_huge_pages(const Tensor& result);
 
-// The rotation of the rows of one side, (rows, width / 2) each, or none.
+// The rotation of the rows of one side, (rows, width / 2) each, or none; (batch, rows, width / 2) for landmarks with a
+// mask.
 struct Rotation {
   std::optional<Tensor> cosines, sines;
 

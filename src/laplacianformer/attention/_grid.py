@@ -84,7 +84,8 @@ class GridAttention(nn.Module):
         q_bhnd, k_bhnd, v_bhnd = self.project(x, size)
         if mask is not None:
             v_bhnd = v_bhnd.masked_fill(~mask[:, None, :, None], 0)
-        mixed_bnhd = self.mix(q_bhnd, k_bhnd, v_bhnd, size, mask).transpose(1, 2).to(v_bhnd.dtype)
+        masked = () if mask is None else (mask,)  # mixers from elsewhere may know no mask
+        mixed_bnhd = self.mix(q_bhnd, k_bhnd, v_bhnd, size, *masked).transpose(1, 2).to(v_bhnd.dtype)
         local_bnhd = self.local(v_bhnd, size).unflatten(2, (self.num_heads, self.head_dim))
         # In this order: the sum takes the layout of the first, and flattening it copies nothing.
         out = self.proj_drop(self.proj((local_bnhd + mixed_bnhd).flatten(2)))

@@ -35,10 +35,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, gain: Gain, variance: Variance, setti
         return f"it takes values of the shape of queries, got {tuple(q.shape)} and {tuple(v.shape)}"
     if q.shape[0] == 0 or q.shape[-1] == 0:
         return "the batch is empty, or heads have no channels"
-    if len(settings.size) != 2 or settings.prefix or settings.mask is not None:
-        return "it takes images without a mask and without leading tokens"
-    if math.prod(settings.cells) > LARGEST:
-        return f"it takes at most {LARGEST} landmarks, got {math.prod(settings.cells)}"
+    if (landmarks := settings.prefix + math.prod(settings.cells)) > LARGEST:
+        return f"it takes at most {LARGEST} landmarks, got {landmarks}"
     if isinstance(variance, str):
         return "the variance over all processes is not computed in C++" if variance == "synced" else None
     if needs_gradient(q, k, v, gain):
@@ -57,7 +55,7 @@ def attention(
     if variance is not None:
         variance = variance.float().contiguous()
     out: Tensor = torch.ops.laplacianformer_cpu.attention_evaluate(
-        q, k, v, variance, _gains(gain), _rotations(settings), *_numbers(gain, settings)
+        q, k, v, _mask(settings), variance, _gains(gain), _rotations(settings), *_numbers(gain, settings)
     )
     return out, variance
 
@@ -77,9 +75,9 @@ class _Attention(torch.autograd.Function):
         backend: str | None,
     ) -> tuple[Tensor, Tensor]:
         gains, rotations, numbers = _gains(gain), _rotations(settings), _numbers(gain, settings)
-        forward = torch.ops.laplacianformer_cpu.attention_forward
-        out, variance, saved = forward(q, k, v, gains, rotations, *numbers)
-        ctx.save_for_backward(q, k, v, learned, variance, gains, *rotations, *saved)
+        mask, forward = _mask(settings), torch.ops.laplacianformer_cpu.attention_forward
+        out, variance, saved = forward(q, k, v, mask, gains, rotations, *numbers)
+        ctx.save_for_backward(q, k, v, learned, mask, variance, gains, *rotations, *saved)
         ctx.numbers, ctx.rotations = numbers, len(rotations)
         ctx.by_ops = gain, settings, backend
         ctx.mark_non_differentiable(variance)
@@ -90,12 +88,12 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 7
-        q, k, v, learned, variance, gains, *rest = ctx.saved_tensors
+        q, k, v, learned, mask, variance, gains, *rest = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_unobserved(grad):  # second derivatives, batched gradients, FLOP counters
             return (*_gradients_by_ops([q, k, v, learned], grad, *ctx.by_ops), None, None, None)
         rotations, saved = rest[: ctx.rotations], rest[ctx.rotations :]
         backward = torch.ops.laplacianformer_cpu.attention_backward
-        dq, dk, dv, d_gains = backward(grad, q, k, v, variance, saved, gains, rotations, *ctx.numbers)
+        dq, dk, dv, d_gains = backward(grad, q, k, v, mask, variance, saved, gains, rotations, *ctx.numbers)
         return dq, dk, dv, None if learned is None else d_gains.to(learned.dtype), None, None, None
 
 
@@ -121,12 +119,17 @@ def _rotations(settings: Settings) -> list[Tensor]:
     return [table.contiguous() for table in given]
 
 
+def _mask(settings: Settings) -> Tensor | None:
+    return None if settings.mask is None else settings.mask.mask_bn.contiguous()
+
+
 def _gains(gain: Gain) -> Tensor | None:
     return gain.detach().float().contiguous() if isinstance(gain, Tensor) else None
 
 
 def _numbers(gain: Gain, settings: Settings) -> tuple[list[int], list[float], int]:
     """Integers, numbers and the instruction set, in the order of the C++ side."""
-    sizes = [*settings.size, *settings.cells, settings.iterations]
+    missing = (1,) * (3 - len(settings.size))  # axes
+    sizes = [*missing, *settings.size, *missing, *settings.cells, settings.prefix, settings.iterations]
     constant = 0.0 if isinstance(gain, Tensor) else gain
     return sizes, [constant, settings.scale, settings.eps, settings.variance_eps], level()
