@@ -82,7 +82,9 @@ def step(layer: LaplacianAttention, qkv: Tensor, case: Case, mask: Tensor | None
     qkv = qkv.detach().clone().requires_grad_()
     out = layer.mix(*qkv.unbind(0), case.size, mask)
     out.backward(grad.to(out.dtype))
-    assert qkv.grad is not None and isinstance(layer.gain, Tensor) and layer.gain.grad is not None
+    assert qkv.grad is not None
+    assert isinstance(layer.gain, Tensor)
+    assert layer.gain.grad is not None
     found = {"out": out.detach(), "queries": qkv.grad[0], "keys": qkv.grad[1], "values": qkv.grad[2]}
     found |= {name: buffer.double() for name, buffer in layer.named_buffers() if name.endswith("running_var")}
     return found | {"gain": layer.gain.grad}
@@ -116,7 +118,8 @@ def test_evaluation_is_as_exact_as_the_composition(
     qkv = qkv.to(dtype)
     with torch.inference_mode():
         found = layer.mix(*qkv, case.size, mask)
-        assert calls == ["evaluated"] and found.dtype == dtype
+        assert calls == ["evaluated"]
+        assert found.dtype == dtype
         with composed():
             other = layer.mix(*qkv, case.size, mask)
         exact = copy.deepcopy(layer).double().mix(*qkv.double(), case.size, mask)

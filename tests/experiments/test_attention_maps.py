@@ -65,7 +65,7 @@ def test_the_layer_with_another_kernel_has_the_same_weights_and_options() -> Non
         layer.gain.fill_(3.0)
     (changed,) = attention_maps.with_kernel(model, "gaussian", 2.0)
     assert isinstance(changed, AblationAttention)
-    assert (changed.scale, changed.grid, changed.iterations, changed.rope) == (2.0, 4, 9, False)
+    assert (changed.scale, changed.grid, changed.iterations, changed.rope) == (2.0, (4, 4), 9, False)
     own = {name: value for name, value in layer.state_dict().items() if not name.startswith("whitening.")}
     torch.testing.assert_close(dict(changed.state_dict()), own, rtol=0, atol=0)
     assert not changed.training

@@ -250,7 +250,7 @@ def test_softmax_attention_shares_everything_else():
 def test_attention_arguments_reach_every_layer():
     model = create(attention_args={"grid": 3, "gain": "learned"})
     layers = [module for module in model.modules() if isinstance(module, LaplacianAttention)]
-    assert [layer.grid for layer in layers] == [3] * 7
+    assert [layer.grid for layer in layers] == [(3, 3)] * 7
     assert sum(name.endswith("attention.gain") for name, _ in model.named_parameters()) == 7
 
 

@@ -124,7 +124,12 @@ def test_an_empty_batch_is_empty(backend: str) -> None:
     ("changes", "message"),
     [
         ({"size": (5, 8)}, r"size \(5, 8\) does not hold 35 tokens"),
-        ({"size": (35,)}, r"expected \(H, W\)"),
+        ({"size": (35,)}, "size and cells must have one number for each of one to three axes"),
+        ({"size": (1, 1, 5, 7)}, "size and cells must have one number for each of one to three axes"),
+        ({"prefix": 1}, r"size \(5, 7\) does not hold 35 tokens, 1 of them before the grid"),
+        ({"prefix": -1}, r"does not hold 35 tokens, -1 of them before the grid"),
+        ({"mask": torch.ones(2, 35)}, r"mask must be bool, \(2, 35\), .*got torch.float32"),
+        ({"mask": torch.ones(2, 34, dtype=torch.bool)}, r"mask must be bool, \(2, 35\), .*\(2, 34\)"),
         ({"cells": (6, 4)}, r"cells must be at least 1 and at most \(5, 7\).*got \(6, 4\)"),
         ({"cells": (0, 4)}, "cells must be at least 1"),
         ({"scale": 0.0}, "scale must be greater than 0"),

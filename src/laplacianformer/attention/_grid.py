@@ -58,9 +58,9 @@ class GridAttention(nn.Module):
         self.axes, self.prefix = axes, prefix
         multiple = 4 if axes == 2 else 2
         if rope and (self.head_dim % multiple or self.head_dim < 2 * axes):
+            least = " and of at least 6" if axes == 3 else ""
             raise ValueError(
-                f"rope needs a head width divisible by {multiple} and of at least {2 * axes}, "
-                f"got {self.head_dim}: pass rope=False"
+                f"rope needs a head width divisible by {multiple}{least}, got {self.head_dim}: pass rope=False"
             )
         self.rope, self.tied = rope, tied
 
@@ -116,6 +116,8 @@ class GridAttention(nn.Module):
         """The mask of these tokens, or None if all of them count."""
         if mask is None:
             return None
+        if not isinstance(mask, Tensor):
+            raise TypeError(f"mask must be a tensor, got {type(mask).__name__}")
         if mask.dtype != torch.bool:
             raise TypeError(f"mask must be bool, True where a token counts, got {mask.dtype}")
         if mask.shape != x.shape[:2]:

@@ -111,12 +111,12 @@ class LaplacianAttention(LandmarkAttention):
             "cell_rotation": cell_rotation(x_bhnd, size, cells, self.prefix, mask) if self.rope else None,
         }
 
-    def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size) -> Decomposition:
+    def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: TokenMask | None = None) -> Decomposition:
         """The matrices that `mix` never stores; nothing is updated."""
-        settings = Settings(**self.settings(q_bhnd, size))
+        settings = Settings(**self.settings(q_bhnd, size, mask))
         placed = reference.place(q_bhnd, k_bhnd, settings)
         c_bhnm = reference.kernel_of_queries(placed, settings)
-        variance = self.whitening.variance_of(c_bhnm, settings.cells)
+        variance = self.whitening.variance_of(c_bhnm, settings.cells, mask)
         factor = reference.whitening_factor(variance, self.whitening.eps)
         return Decomposition(
             c_bhnm,

@@ -5,12 +5,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import timm
+import torch
 from timm.layers import Format
 from torch import Tensor, nn
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock
 
 from laplacianformer.attention._whitening import Whitening
+from laplacianformer.model import LaplacianFormer
 
 # Layers with running statistics.
 _STATISTICS = (Whitening, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -48,8 +52,13 @@ class FeatureMaps(nn.Module):
             self.frozen += [module for module in self.body.modules() if isinstance(module, _STATISTICS)]
         self.train(self.training)
 
-    def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
-        maps = self.body(images)
+    def forward(self, images: Tensor, mask: Tensor | None = None) -> "OrderedDict[str, Tensor]":
+        """`mask` (B, H, W) is True where a pixel belongs to the image; only LaplacianFormer knows one."""
+        if mask is not None and isinstance(self.model, LaplacianFormer):
+            options = {"indices": self.body.out_indices, "norm": self.body.norm, "intermediates_only": True}
+            maps = self.model.forward_intermediates(images, mask=mask, **options)
+        else:
+            maps = self.body(images)
         chosen = [maps[index] for index in self.wanted]
         if self.channels_last:
             chosen = [features.permute(0, 3, 1, 2).contiguous() for features in chosen]
@@ -107,7 +116,10 @@ def _until(model: nn.Module, last: str) -> list[nn.Module]:
 
 
 class FeaturePyramid(nn.Module):
-    """Feature maps, and torchvision's feature pyramid network over them: what its detectors call a backbone."""
+    """Feature maps, and torchvision's feature pyramid network over them: what its detectors call a backbone.
+
+    torchvision pads images to one size and hands on the pixels alone; `padding` has the sizes that they had.
+    """
 
     def __init__(
         self, maps: FeatureMaps, channels: int, extra: ExtraFPNBlock, norm: Callable[[int], nn.Module] | None
@@ -115,6 +127,38 @@ class FeaturePyramid(nn.Module):
         super().__init__()
         self.maps, self.out_channels = maps, channels
         self.pyramid = FeaturePyramidNetwork(maps.channels, channels, extra, norm)
+        self.padding: list[PaddingTransform] = []  # in a list: it is a part of the detector, not of this
 
     def forward(self, images: Tensor) -> Any:
-        return self.pyramid(self.maps(images))
+        mask = self.padding[0].mask(images) if self.padding else None
+        return self.pyramid(self.maps(images, mask))
+
+
+class PaddingTransform(GeneralizedRCNNTransform):
+    """torchvision's resizing, normalisation and padding of images, which remembers the sizes before the padding."""
+
+    sizes: tuple[tuple[int, int], ...] = ()
+
+    def forward(self, images: list[Tensor], targets: Any = None) -> tuple[ImageList, Any]:
+        found, targets = super().forward(images, targets)
+        self.sizes = tuple(found.image_sizes)
+        return found, targets
+
+    def mask(self, images: Tensor) -> Tensor | None:
+        """Which pixels of the last batch belong to an image, (B, H, W); None where nothing is padded."""
+        height, width = images.shape[-2:]
+        if len(self.sizes) != len(images) or all(size == (height, width) for size in self.sizes):
+            return None
+        heights, widths = (torch.tensor(side, device=images.device) for side in zip(*self.sizes, strict=True))
+        rows, columns = torch.arange(height, device=images.device), torch.arange(width, device=images.device)
+        return (rows < heights[:, None])[:, :, None] & (columns < widths[:, None])[:, None, :]
+
+
+def remember_padding(model: Any) -> Any:
+    """Let the backbone of a detector of torchvision know which pixels are padding."""
+    old = model.transform
+    model.transform = PaddingTransform(
+        old.min_size, old.max_size, old.image_mean, old.image_std, size_divisible=old.size_divisible
+    )
+    model.backbone.padding = [model.transform]
+    return model

@@ -93,6 +93,8 @@ def _layer_with_kernel(layer: LaplacianAttention, kernel: Kernel, scale: float) 
     changed = AblationAttention(
         layer.dim,
         layer.num_heads,
+        axes=layer.axes,
+        prefix=layer.prefix,
         kernel=kernel,
         scale=scale,
         whitening="instance",

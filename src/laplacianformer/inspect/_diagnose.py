@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from laplacianformer import ops
 from laplacianformer.attention import AblationAttention, LaplacianAttention
 from laplacianformer.attention._grid import in_float32
+from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 
 
@@ -81,17 +82,26 @@ def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
     return found
 
 
-def _diagnose_layer(name: str, layer: LaplacianAttention, x: Tensor, size: tuple[int, int]) -> LayerDiagnosis:
+def _diagnose_layer(
+    name: str, layer: LaplacianAttention, x: Tensor, size: Size, mask: Tensor | None = None
+) -> LayerDiagnosis:
+    laid_out = layer.lay_out(mask, size)
     with without_autocast(x.device):
         q, k, v = in_float32(*layer.project(x, size))
-        found = layer.decompose(q, k, size)
+        if laid_out is not None:
+            v = v.masked_fill(laid_out.absent_tokens, 0)
+        found = layer.decompose(q, k, size, laid_out)
         c, w, factor, values = found.c_bhnm, found.gram(), found.factor, found.solve(v)
+    counted = c
+    if laid_out is not None:
+        there = laid_out.mask_bn[:, None, :, None] & laid_out.landmarks_bm[:, None, None, :]
+        counted = c[there.expand_as(c)]
     return LayerDiagnosis(
         layer=name,
         tokens=c.shape[-2],
         landmarks=c.shape[-1],
-        kernel_mean=c.mean().item(),
-        kernel_spread=c.std().item(),
+        kernel_mean=counted.mean().item(),
+        kernel_spread=counted.std().item(),
         residual=_residual(layer, w) if not layer.is_exact(size) else 0.0,
         condition=_condition(w, layer.eps),
         whitening_least=1.0 if factor is None else factor.abs().amin().item(),

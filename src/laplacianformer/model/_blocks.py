@@ -4,8 +4,9 @@ Shape suffixes: b batch, n tokens, c channels.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 from timm.layers import DropPath, Mlp, trunc_normal_
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, in_chans: int, dim: int, kernel_size: int, stride: int) -> None:
         super().__init__()
+        self.stride = stride
         self.proj = nn.Conv2d(in_chans, dim, kernel_size, stride, padding=kernel_size // 2)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
 
@@ -43,13 +45,18 @@ class Block(nn.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop)
         self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
-    def forward(self, x_bnc: Tensor, size: Size) -> Tensor:
-        x_bnc = x_bnc + self.drop_path1(self.attention(self.norm1(x_bnc), size))
+    def forward(self, x_bnc: Tensor, size: Size, mask_bn: Tensor | None = None) -> Tensor:
+        masked = () if mask_bn is None else (mask_bn,)
+        x_bnc = x_bnc + self.drop_path1(self.attention(self.norm1(x_bnc), size, *masked))
         return x_bnc + self.drop_path2(self.mlp(self.norm2(x_bnc)))
 
 
 class Stage(nn.Module):
-    """Patch embedding, then blocks at one resolution: (B, C, H, W) -> (B, dim, H / stride, W / stride)."""
+    """Patch embedding, then blocks at one resolution: (B, C, H, W) -> (B, dim, H / stride, W / stride).
+
+    With a mask of the tokens that count, (B, H / stride, W / stride), the others become zeros: to the convolutions of
+    the next stage they are what lies beyond the border of an image.
+    """
 
     def __init__(self, embedding: PatchEmbedding, blocks: Sequence[Block]) -> None:
         super().__init__()
@@ -57,19 +64,23 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.grad_checkpointing = False
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x_bnc, size = self.embedding(x)
+        masked = () if mask is None else (mask.flatten(1),)
         for block in self.blocks:
-            x_bnc = _checkpointed(block, x_bnc, size) if self.grad_checkpointing else block(x_bnc, size)
+            run = _checkpointed(block) if self.grad_checkpointing else block
+            x_bnc = run(x_bnc, size, *masked)
+        if mask is not None:
+            x_bnc = x_bnc.masked_fill(~mask.flatten(1)[..., None], 0)
         return x_bnc.unflatten(1, size).permute(0, 3, 1, 2)
 
 
-def _checkpointed(block: nn.Module, x_bnc: Tensor, size: Size) -> Tensor:
+def _checkpointed(block: nn.Module) -> Callable[..., Tensor]:
     """Recomputing a block must not count its batch twice in the running whitening statistics."""
     if is_compiled():  # a compiled graph updates its buffers once
-        return checkpoint(block, x_bnc, size, use_reentrant=False)
+        return partial(checkpoint, block, use_reentrant=False)
     contexts = nullcontext(), paused_updates(block)
-    return checkpoint(block, x_bnc, size, use_reentrant=False, context_fn=lambda: contexts)
+    return partial(checkpoint, block, use_reentrant=False, context_fn=lambda: contexts)
 
 
 def init_weights(module: nn.Module, name: str) -> None:

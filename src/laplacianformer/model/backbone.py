@@ -6,6 +6,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
@@ -105,15 +106,26 @@ class LaplacianFormer(nn.Module):
         stop_early: bool = False,
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
+        mask: Tensor | None = None,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Feature maps of the stages named by `indices` (the last n for an integer), and the final features."""
+        """Feature maps of the stages named by `indices` (the last n for an integer), and the final features.
+
+        `mask` (B, H, W) is True where a pixel belongs to the image, for images padded to one size: features are then
+        those of each image alone, and zeros beside it.
+        """
         if output_fmt != "NCHW":
             raise ValueError(f"output_fmt must be 'NCHW', got {output_fmt!r}")
         wanted, last = feature_take_indices(len(self.stages), indices)
         maps = []
         x = self._checked(x)
+        if mask is not None:
+            x = x.masked_fill(~self._checked_mask(x, mask)[:, None], 0)
         for index, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
-            x = stage(x)
+            if mask is None:
+                x = stage(x)
+            else:  # a token counts if the pixel at its centre does
+                mask = mask[:, :: stage.embedding.stride, :: stage.embedding.stride]
+                x = stage(x, mask)
             if index in wanted:
                 maps.append(self._norm_maps(x) if norm and index == len(self.stages) - 1 else x)
         if intermediates_only:
@@ -144,6 +156,12 @@ class LaplacianFormer(nn.Module):
         if x.shape[2] < 1 or x.shape[3] < 1:
             raise ValueError(f"expected images of at least one pixel, got {tuple(x.shape)}")
         return x
+
+    def _checked_mask(self, x: Tensor, mask: Tensor) -> Tensor:
+        if mask.dtype != torch.bool or mask.shape != (x.shape[0], *x.shape[2:]):
+            expected = (x.shape[0], *x.shape[2:])
+            raise ValueError(f"mask must be bool, {expected}, one per pixel, got {mask.dtype}, {tuple(mask.shape)}")
+        return mask
 
     # ---- the rest of the timm contract ----
 

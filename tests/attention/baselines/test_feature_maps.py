@@ -179,7 +179,7 @@ def test_the_draw_is_fixed_by_its_own_seed_and_kept_in_the_state() -> None:
 def test_hedgehog_features_are_two_distributions_per_token() -> None:
     layer, x = build("hedgehog"), 5 * tokens(SIZE)
     q, k, _ = layer.project(x, SIZE)
-    for features in layer.features(q, k):
+    for features in layer.features(q, k, SIZE, None):
         assert (features > 0).all()
         for half in features.chunk(2, dim=-1):
             torch.testing.assert_close(half.sum(-1), torch.ones_like(half[..., 0]))

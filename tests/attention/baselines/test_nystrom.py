@@ -137,7 +137,7 @@ def test_skyformer_never_exceeds_the_lifted_kernel(kernel_name: Any) -> None:
     """What a Nystrom form leaves of a positive definite matrix is positive semi-definite: of all 2 N points here."""
     layer, x = build("skyformer", grid=3, kernel=kernel_name, iterations=40), 4 * tokens(SIZE)
     q, k, _ = layer.project(x, SIZE)
-    landmarks = layer.points(q, k, SIZE)
+    landmarks = layer.points(q, k, SIZE, None)
     assert landmarks.shape[-2] == 2 * 9
     both = torch.cat([layer.rotate(q, SIZE, SIZE), layer.rotate(k, SIZE, SIZE)], dim=2)
     sides = layer.kernel(both, landmarks)

@@ -156,7 +156,9 @@ def _check_whitening(q: Tensor, gain: Gain, variance: Variance, landmarks: int) 
     elif tuple(gain.shape) != (heads,):
         raise ValueError(f"{_OP}: a gain per head must be ({heads},), got {tuple(gain.shape)}")
     if isinstance(variance, Tensor):
-        if tuple(variance.shape) not in ((heads, landmarks), (q.shape[0], heads, landmarks)):
+        # By the number of dimensions first: comparing the wrong ones would fix the batch of an exported graph.
+        expected = (heads, landmarks) if variance.ndim == 2 else (q.shape[0], heads, landmarks)
+        if tuple(variance.shape) != expected:
             raise ValueError(f"{_OP}: variance must be ({heads}, {landmarks}), got {tuple(variance.shape)}")
     else:
         check.choice(_OP, ("batch", "synced", None), variance=variance)

@@ -1,0 +1,164 @@
+"""What a mask promises: padding changes nothing, for the layer and for every other mixer."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from laplacianformer.attention import ATTENTIONS, AblationAttention, GridAttention, LaplacianAttention
+
+DIM, HEADS = 32, 2
+MIXERS = [*ATTENTIONS, "gaussian"]
+
+
+def build(name: str, axes: int, **options: Any) -> GridAttention:
+    torch.manual_seed(0)
+    if name == "gaussian":
+        return AblationAttention(DIM, HEADS, axes=axes, kernel="gaussian", **options)
+    return ATTENTIONS[name](DIM, HEADS, axes=axes, **options)
+
+
+def padded(items: list[Tensor], size: tuple[int, ...], fill: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Items (*their own size, DIM) in the corner of a larger grid: tokens (B, N, DIM) and their mask."""
+    tokens = torch.full((len(items), *size, DIM), fill, dtype=items[0].dtype)
+    mask = torch.zeros(len(items), *size, dtype=torch.bool)
+    for index, item in enumerate(items):
+        corner = (index, *(slice(length) for length in item.shape[:-1]))
+        tokens[corner], mask[corner] = item, True
+    return tokens.flatten(1, -2), mask.flatten(1)
+
+
+def items_of(axes: int) -> list[Tensor]:
+    """Three items; the last one is so small that every token of it is a landmark."""
+    sizes = {1: [(90,), (71,), (5,)], 2: [(11, 9), (8, 10), (3, 2)], 3: [(3, 6, 5), (5, 4, 7), (2, 2, 3)]}[axes]
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(*size, DIM, generator=generator) for size in sizes]
+
+
+SIZES = {1: [(90,), (131,)], 2: [(11, 10), (16, 13)], 3: [(5, 6, 7), (6, 9, 7)]}
+
+
+def run(layer: GridAttention, items: list[Tensor], size: tuple[int, ...], fill: float = 0.0) -> dict[str, Any]:
+    """Outputs and gradients of the tokens of each item, and of the parameters."""
+    layer = copy.deepcopy(layer)
+    tokens, mask = padded(items, size, fill)
+    tokens.requires_grad_()
+    out = layer(tokens, size, mask)
+    weights = [torch.randn(item.shape, generator=torch.Generator().manual_seed(2)).to(item) for item in items]
+    (out * padded(weights, size)[0]).sum().backward()
+    assert tokens.grad is not None
+    assert not out[~mask].any(), "padding must give exact zeros"
+    assert not tokens.grad[~mask].any(), "padding must get exact zeros"
+    found: dict[str, Any] = {
+        "parameters": [p.grad for p in layer.parameters()],
+        "statistics": [buffer for name, buffer in layer.named_buffers() if "running_var" in name],
+    }
+    for name, x in (("outputs", out.detach()), ("gradients", tokens.grad)):
+        found[name] = [x[index][mask[index]] for index in range(len(items))]
+    return found
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("name", MIXERS)
+def test_more_padding_changes_nothing(name: str, axes: int, training: bool) -> None:
+    layer, items = build(name, axes).train(training).double(), [item.double() for item in items_of(axes)]
+    small, large = (run(layer, items, size) for size in SIZES[axes])
+    for part in small:
+        torch.testing.assert_close(large[part], small[part], rtol=1e-6, atol=1e-7, msg=lambda t, p=part: f"{p}: {t}")
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_more_padding_changes_nothing_in_float32(axes: int, training: bool) -> None:
+    """On the backend that is used: with C++ kernels, those."""
+    layer, items = build("laplacian", axes).train(training), items_of(axes)
+    small, large = (run(layer, items, size) for size in SIZES[axes])
+    for part in small:
+        torch.testing.assert_close(large[part], small[part], rtol=1e-3, atol=1e-4, msg=lambda t, p=part: f"{p}: {t}")
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("name", MIXERS)
+def test_an_item_is_in_a_batch_what_it_is_alone(name: str, axes: int) -> None:
+    layer, items = build(name, axes).eval(), items_of(axes)
+    tokens, mask = padded(items, SIZES[axes][1])
+    out = layer(tokens, SIZES[axes][1], mask)
+    for index, item in enumerate(items):
+        alone = layer(item.flatten(0, -2)[None], tuple(item.shape[:-1]))
+        torch.testing.assert_close(out[index][mask[index]], alone[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_nan_in_the_padding_stays_there(name: str) -> None:
+    layer, items = build(name, 1).train(), items_of(1)
+    clean, dirty = (run(layer, items, (100,), fill) for fill in (0.0, math.nan))
+    for part in clean:
+        torch.testing.assert_close(dirty[part], clean[part], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("name", MIXERS)
+def test_an_item_without_tokens_gives_zeros(name: str, training: bool) -> None:
+    layer = build(name, 1).train(training)
+    tokens = torch.randn(3, 90, DIM, requires_grad=True)
+    mask = torch.ones(3, 90, dtype=torch.bool)
+    mask[1] = False
+    out = layer(tokens, (90,), mask)
+    out.square().sum().backward()
+    assert not out[1].any()
+    assert out.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in [tokens, *layer.parameters()])
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_mask_of_all_tokens_is_no_mask_bit_for_bit(name: str) -> None:
+    layer = build(name, 2).train()
+    tokens = torch.randn(2, 99, DIM)
+    other = copy.deepcopy(layer)
+    assert torch.equal(layer(tokens, (11, 9), torch.ones(2, 99, dtype=torch.bool)), other(tokens, (11, 9)))
+    assert all(torch.equal(one, two) for one, two in zip(layer.buffers(), other.buffers(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear", "performer", "cosformer", "hedgehog", "inline", "nystromformer"])
+def test_weights_over_the_tokens_that_count_sum_to_one(name: str) -> None:
+    """Equal values come out as they went in, whatever the queries and keys are."""
+    layer, mask = build(name, 1), torch.rand(3, 90, generator=torch.Generator().manual_seed(4)) < 0.7
+    q, k = torch.randn(2, 3, HEADS, 90, DIM // HEADS)
+    value = torch.randn(DIM // HEADS)
+    v = value.expand(3, HEADS, 90, -1).masked_fill(~mask[:, None, :, None], 0)
+    if name == "nystromformer":
+        layer.iterations = 30  # type: ignore[assignment]
+    out = layer.double().mix(q.double(), k.double(), v.double(), (90,), mask)
+    counted = mask[:, None, :, None].expand_as(out)
+    torch.testing.assert_close(out[counted], value.double().expand_as(out)[counted], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["soft", "soft++"])
+def test_soft_stays_symmetric_and_positive_on_the_tokens_that_count(name: str) -> None:
+    layer, mask = build(name, 1, grid=8).double(), torch.rand(1, 30, generator=torch.Generator().manual_seed(4)) < 0.7
+    q = torch.randn(1, 1, 30, DIM, dtype=torch.float64)
+    identity = torch.eye(30, dtype=torch.float64).masked_fill(~mask[0][:, None], 0)[None, None]
+    layer.rope = False
+    s = layer.mix(q, q, identity, (30,), mask)[0, 0][mask[0]][:, mask[0]]
+    torch.testing.assert_close(s, s.mT, rtol=1e-6, atol=1e-8)
+    assert torch.linalg.eigvalsh(s).min() > -1e-8
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (torch.ones(2, 9), TypeError, "mask must be bool, True where a token counts, got torch.float32"),
+        (torch.ones(2, 8, dtype=torch.bool), ValueError, r"mask must be \(2, 9\), one per token, got \(2, 8\)"),
+        (torch.ones(3, 9, dtype=torch.bool), ValueError, r"mask must be \(2, 9\), one per token, got \(3, 9\)"),
+        (torch.ones(2, 9, dtype=torch.bool, device="meta"), ValueError, "mask must be on the device of the tokens"),
+        ([[True] * 9] * 2, TypeError, "mask must be a tensor, got list"),
+    ],
+    ids=["dtype", "tokens", "batch", "device", "list"],
+)
+def test_masks_that_do_not_fit_are_refused(mask: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        LaplacianAttention(DIM, HEADS)(torch.randn(2, 9, DIM), (3, 3), mask)
