@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(not SRC.exists(), reason="the tests run outside 
 
 # Each layer may import from all layers before it, and rooms of one layer not from each other; `data` alone may import
 # from `_util` only. The first layers are the model, the later ones tasks and tools.
-MODEL = [["_util"], ["ops"], ["attention"], ["assets"], ["model"], ["weights"], ["inspect"], ["plots"]]
+MODEL = [["_util"], ["ops"], ["attention"], ["nn", "assets"], ["model"], ["weights"], ["inspect"], ["plots"]]
 TASKS = ["classification", "detection", "segmentation", "sequences"]
 TOOLS = [["training"], TASKS, ["convert", "export"], ["experiments", "demo"], ["commands"], ["cli"], ["__main__"]]
 

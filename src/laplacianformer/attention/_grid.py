@@ -164,6 +164,11 @@ def mean_over_tokens(x_bhnd: Tensor, mask_bn: Tensor | None) -> Tensor:
     return filled.sum(-2, keepdim=True) / token_count(x_bhnd, mask_bn)
 
 
+def allowed(mask_bn: Tensor | None) -> Tensor | None:
+    """Which keys queries may attend to, (B, 1, 1, N). Where none counts, all: their values are zeros, not NaN."""
+    return None if mask_bn is None else (mask_bn | ~mask_bn.any(-1, keepdim=True))[:, None, None, :]
+
+
 def check_count(owner: object, **named: int) -> None:
     """Integers of at least one, or an error that names the layer, the argument and what was given."""
     name = type(owner).__name__

@@ -139,7 +139,7 @@ def test_skyformer_never_exceeds_the_lifted_kernel(kernel_name: Any) -> None:
     q, k, _ = layer.project(x, SIZE)
     landmarks = layer.points(q, k, SIZE, None)
     assert landmarks.shape[-2] == 2 * 9
-    both = torch.cat([layer.rotate(q, SIZE, SIZE), layer.rotate(k, SIZE, SIZE)], dim=2)
+    both = torch.cat([layer.rotate(q, SIZE), layer.rotate(k, SIZE)], dim=2)
     sides = layer.kernel(both, landmarks)
     rest = layer.kernel(both, both) - sides @ layer.inverse(layer.kernel(landmarks, landmarks)) @ sides.mT
     assert torch.linalg.eigvalsh(rest).min() > -1e-9

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from laplacianformer.attention._grid import check_count, in_float32
+from laplacianformer.attention._grid import allowed, check_count, in_float32
 from laplacianformer.attention._landmarks import Grid, LandmarkAttention
-from laplacianformer.attention.baselines.softmax import allowed
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops.laplacian_attention.reference import without_absent

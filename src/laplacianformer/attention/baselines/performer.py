@@ -21,7 +21,7 @@ from laplacianformer.attention._grid import check_count
 from laplacianformer.attention.baselines._feature_maps import FeatureMapAttention
 from laplacianformer.ops._pooling import Size
 
-LEAST = -1e30  # an exponent whose feature is 0
+_LEAST = -1e30  # an exponent whose feature is 0
 
 
 class PerformerAttention(FeatureMapAttention):
@@ -46,7 +46,7 @@ class PerformerAttention(FeatureMapAttention):
     def features(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         q_bhnf, k_bhnf = self.exponents(q_bhnd), self.exponents(k_bhnd)
         if mask is not None:  # the largest exponent is that of a key that counts
-            k_bhnf = k_bhnf.masked_fill(~mask[:, None, :, None], LEAST)
+            k_bhnf = k_bhnf.masked_fill(~mask[:, None, :, None], _LEAST)
         # The largest exponent becomes 0, so that nothing overflows: one factor per query, one for all keys of a head.
         q_bhnf = q_bhnf - q_bhnf.detach().amax(-1, keepdim=True)
         k_bhnf = k_bhnf - k_bhnf.detach().amax((-2, -1), keepdim=True)
