@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from laplacianformer import ops
 from laplacianformer.attention._rope import cell_rotation
@@ -134,9 +135,13 @@ class GridAttention(nn.Module):
             return convolved
         return torch.cat([torch.zeros_like(tokens_bnc[:, : self.prefix]), convolved], dim=1)
 
-    def on_grid(self, convolution: nn.Module, tokens_bnc: Tensor, size: Size) -> Tensor:
-        """A convolution of tokens on the grid, which sees channels first: (B, N, dim) -> (B, N, dim)."""
-        out: Tensor = convolution(tokens_bnc.unflatten(1, size).movedim(-1, 1))
+    def on_grid(self, convolution: Any, tokens_bnc: Tensor, size: Size) -> Tensor:
+        """A depth-wise convolution of tokens on the grid, which sees channels first: (B, N, dim) -> (B, N, dim)."""
+        if self.axes == 1:  # on an image of width 1: that convolution reads channels where they are
+            kernel, image = convolution.weight[..., None], tokens_bnc.mT[..., None]
+            out = F.conv2d(image, kernel, convolution.bias, padding=(1, 0), groups=self.dim)
+        else:
+            out = convolution(tokens_bnc.unflatten(1, size).movedim(-1, 1))
         return out.movedim(1, -1).flatten(1, -2)
 
     def rotate(self, x_bhnd: Tensor, size: Size) -> Tensor:

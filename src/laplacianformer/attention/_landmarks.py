@@ -39,7 +39,7 @@ class LandmarkAttention(GridAttention):
         """Cells along each axis."""
         if grid == "auto":
             grid = _CELLS[self.axes]
-        cells = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,) * self.axes
+        cells: tuple[Any, ...] = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,) * self.axes
         if isinstance(grid, str) or len(cells) != self.axes:
             raise ValueError(
                 f"{type(self).__name__}: grid must be a number, or one for each of {self.axes} axes, got {grid!r}"

@@ -29,8 +29,8 @@ def compared_maps(entry: LayerInput, query: Size, scale: float) -> dict[str, Ten
     """For each of `COMPARISONS`, the weights of all tokens for the query at this row and column: (heads, H, W)."""
     queries, keys, _ = entry.layer.project(entry.tokens, entry.size)
     index = query[0] * entry.size[1] + query[1]
-    q = entry.layer.rotate(queries, entry.size, entry.size)[0, :, index : index + 1]
-    k = entry.layer.rotate(keys, entry.size, entry.size)[0]
+    q = entry.layer.rotate(queries, entry.size)[0, :, index : index + 1]
+    k = entry.layer.rotate(keys, entry.size)[0]
     # Softmax of the logarithms: a kernel that is 0 in float32 for every key would leave nothing to divide by.
     logarithms = (
         -torch.cdist(q, k, p=1) / scale,

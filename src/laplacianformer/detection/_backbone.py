@@ -56,7 +56,7 @@ class FeatureMaps(nn.Module):
         """`mask` (B, H, W) is True where a pixel belongs to the image; only LaplacianFormer knows one."""
         if mask is not None and isinstance(self.model, LaplacianFormer):
             options = {"indices": self.body.out_indices, "norm": self.body.norm, "intermediates_only": True}
-            maps = self.model.forward_intermediates(images, mask=mask, **options)
+            maps: Any = self.model.forward_intermediates(images, mask=mask, **options)
         else:
             maps = self.body(images)
         chosen = [maps[index] for index in self.wanted]
@@ -134,7 +134,7 @@ class FeaturePyramid(nn.Module):
         return self.pyramid(self.maps(images, mask))
 
 
-class PaddingTransform(GeneralizedRCNNTransform):
+class PaddingTransform(GeneralizedRCNNTransform):  # type: ignore[misc]
     """torchvision's resizing, normalisation and padding of images, which remembers the sizes before the padding."""
 
     sizes: tuple[tuple[int, int], ...] = ()

@@ -175,5 +175,5 @@ class _HeldOutImages(Dataset[HeldOut]):
 
 
 def held_out_pictures(images: CocoImages, workers: int, rank: int = 0, world: int = 1) -> "DataLoader[Any]":
-    """One by one: a batch is padded to the size of its largest image, and the attention sees padding."""
+    """One by one: a batch is padded to the size of its largest image, which costs time."""
     return DataLoader(_HeldOutImages(images, rank, world), batch_size=None, num_workers=workers)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from laplacianformer._util.measuring import ProcessKilled, in_child, interleaved, limit_memory, peak_memory
 from laplacianformer.attention import ATTENTIONS, GridAttention
+from laplacianformer.attention._grid import allowed
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
@@ -37,9 +38,10 @@ PARTS = ("forward", "training")
 class StoredSoftmax(GridAttention):
     """Softmax attention as it is defined, with its matrix in memory."""
 
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size) -> Tensor:
-        q_bhnd, k_bhnd = self.rotate(q_bhnd, size, size), self.rotate(k_bhnd, size, size)
-        return (q_bhnd @ k_bhnd.mT / self.head_dim**0.5).softmax(-1) @ v_bhnd
+    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
+        q_bhnd, k_bhnd, keys = self.rotate(q_bhnd, size), self.rotate(k_bhnd, size), allowed(mask)
+        scores_bhnn = q_bhnd @ k_bhnd.mT / self.head_dim**0.5
+        return (scores_bhnn if keys is None else scores_bhnn.masked_fill(~keys, -torch.inf)).softmax(-1) @ v_bhnd
 
 
 METHODS: dict[str, type[GridAttention]] = {
