@@ -65,12 +65,12 @@ class Whitening(nn.Module):
             return "synced" if self.kind == "synced" else "batch"
         if mask is None:
             return self._with_prefix(resize(self.running_var, cells).flatten(1))
-        membership = [
-            token_mask.cell_membership(torch.full_like(own, stored), own, stored, most)
+        bounds = [
+            token_mask.cell_bounds(torch.full_like(own, stored), own, most)
             for own, stored, most in zip(mask.cells, self._stored(), cells, strict=True)
         ]
         with without_autocast(self.running_var.device):
-            return self._with_prefix(token_mask.resize(self.running_var, membership).flatten(2))
+            return self._with_prefix(token_mask.resize(self.running_var, bounds).flatten(2))
 
     def variance_of(self, c_bhnm: Tensor, cells: Size, mask: TokenMask | None = None) -> Tensor | None:
         """The same as numbers, (heads, m) or (B, heads, m), for a kernel matrix that is there."""
@@ -110,13 +110,13 @@ class Whitening(nn.Module):
     def _map_of_seen(self, map_hyx: Tensor, mask: TokenMask) -> Tensor:
         """A map of a batch with a mask, averaged to the stored grid: NaN where no item had a landmark."""
         seen = mask.landmarks_bm[:, self.prefix :].any(0).unflatten(0, tuple(map_hyx.shape[1:]))
-        membership = [
-            token_mask.cell_membership(own.amax(0, keepdim=True), torch.full_like(own[:1], stored), length, stored)
-            for own, stored, length in zip(mask.cells, self._stored(), map_hyx.shape[1:], strict=True)
+        bounds = [
+            token_mask.cell_bounds(own.amax(0, keepdim=True), torch.full_like(own[:1], stored), stored)
+            for own, stored in zip(mask.cells, self._stored(), strict=True)
         ]
         with without_autocast(map_hyx.device):
-            counted = token_mask.resize(seen.to(map_hyx.dtype)[None], membership)[0]
-            return token_mask.resize(map_hyx * seen, membership)[0] / counted
+            counted = token_mask.resize(seen.to(map_hyx.dtype)[None], bounds)[0]
+            return token_mask.resize(map_hyx * seen, bounds)[0] / counted
 
     def extra_repr(self) -> str:
         return f"{self.kind!r}, eps={self.eps}"

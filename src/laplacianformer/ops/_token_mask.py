@@ -16,6 +16,8 @@ from torch import Tensor
 
 from laplacianformer.ops._pooling import Size, along_axes
 
+Bounds = tuple[Tensor, Tensor]  # the first position of each cell of each item, and the one after its last: (B, r) each
+
 
 @dataclass(frozen=True)
 class TokenMask:
@@ -26,7 +28,7 @@ class TokenMask:
     prefix: int
     extents: tuple[Tensor, ...]  # per axis, (B,): tokens of the box that holds what counts
     cells: tuple[Tensor, ...]  # per axis, (B,): cells of the item, at least 1
-    membership: tuple[Tensor, ...]  # per axis, (B, r, l) bool: whether a position lies in a cell
+    bounds: tuple[Bounds, ...]  # per axis
     landmarks_bm: Tensor  # True where a landmark is there
 
     @property
@@ -54,22 +56,16 @@ class TokenMask:
         """The means over the cells of each item, (B, heads, m, d); zeros where there is no landmark."""
         filled = x_bhnd.masked_fill(self.absent_tokens, 0)
         on_grid = filled[:, :, self.prefix :].transpose(1, 2).flatten(2).unflatten(1, self.size)
-        counts = self._sums(self.mask_bn[:, self.prefix :, None].to(x_bhnd.dtype).unflatten(1, self.size))
-        means = (self._sums(on_grid) / counts.clamp(min=1)).unflatten(2, (x_bhnd.shape[1], -1)).transpose(1, 2)
-        return torch.cat([filled[:, :, : self.prefix], means], dim=2) if self.prefix else means
+        counted = self.mask_bn[:, self.prefix :, None].to(x_bhnd.dtype).unflatten(1, self.size)
+        members = [_membership(bounds, length) for bounds, length in zip(self.bounds, self.size, strict=True)]
+        matrices = [inside.to(x_bhnd.dtype) for inside in members]
+        means = along_axes(on_grid, matrices) / along_axes(counted, matrices).clamp(min=1)
+        by_head = means.flatten(1, len(self.size)).unflatten(2, (x_bhnd.shape[1], -1)).transpose(1, 2)
+        return torch.cat([filled[:, :, : self.prefix], by_head], dim=2) if self.prefix else by_head
 
     def centres(self) -> list[Tensor]:
         """Per axis, (B, r): the middle of each cell, as `cell_centres` has it."""
-        found = []
-        for extent, cells, membership in zip(self.extents, self.cells, self.membership, strict=True):
-            extent, cells = extent[:, None], cells[:, None]
-            index = torch.arange(membership.shape[1], device=extent.device)
-            first, end = index * extent // cells, ((index + 1) * extent + cells - 1) // cells
-            found.append((first + end - 1).float() / 2)
-        return found
-
-    def _sums(self, x: Tensor) -> Tensor:
-        return along_axes(x, [inside.to(x.dtype) for inside in self.membership]).flatten(1, len(self.size))
+        return [(first + end - 1).float() / 2 for first, end in self.bounds]
 
 
 def grid_extents(mask_bn: Tensor, size: Size, prefix: int = 0) -> list[Tensor]:
@@ -90,29 +86,45 @@ def grid_coordinates(size: Size, device: torch.device) -> list[Tensor]:
 
 
 def lay_out(mask_bn: Tensor, size: Size, cells: Size, prefix: int = 0) -> TokenMask:
-    """What follows from a mask for tokens on a grid and at most `cells` cells."""
-    on_grid = mask_bn[:, prefix:].unflatten(1, size)
+    """What follows from a mask for tokens on a grid and at most `cells` cells. O(N)."""
     extents = grid_extents(mask_bn, size, prefix)
     own_cells = [extent.clamp(min=1, max=most) for extent, most in zip(extents, cells, strict=True)]
-    membership = [cell_membership(*lengths) for lengths in zip(extents, own_cells, size, cells, strict=True)]
-    sums = along_axes(on_grid[..., None].float(), [inside.float() for inside in membership])
-    landmarks_bm = torch.cat([mask_bn[:, :prefix], sums.flatten(1) > 0], dim=1)
-    return TokenMask(mask_bn, size, prefix, tuple(extents), tuple(own_cells), tuple(membership), landmarks_bm)
+    bounds = [cell_bounds(*lengths) for lengths in zip(extents, own_cells, cells, strict=True)]
+    on_grid = _box_sums(mask_bn[:, prefix:].unflatten(1, size), bounds).flatten(1) > 0
+    landmarks_bm = torch.cat([mask_bn[:, :prefix], on_grid], dim=1)
+    return TokenMask(mask_bn, size, prefix, tuple(extents), tuple(own_cells), tuple(bounds), landmarks_bm)
 
 
-def cell_membership(length_b: Tensor, cells_b: Tensor, most_length: int, most_cells: int) -> Tensor:
-    """(B, most_cells, most_length), True where a position lies in a cell, for a length and cells of each item."""
-    length, cells = length_b[:, None, None], cells_b[:, None, None]
-    position = torch.arange(most_length, device=length_b.device)
-    cell = torch.arange(most_cells, device=length_b.device)[:, None]
-    inside = ((position + 1) * cells > cell * length) & (position * cells < (cell + 1) * length)
-    return inside & (cell < cells) & (position < length)
+def cell_bounds(length_b: Tensor, cells_b: Tensor, most_cells: int) -> Bounds:
+    """Of the cells of items with these lengths and numbers of cells; cells that an item does not have are empty."""
+    length, cells = length_b[:, None], cells_b[:, None]
+    cell = torch.arange(most_cells, device=length_b.device)
+    first, end = cell * length // cells, ((cell + 1) * length + cells - 1) // cells
+    return first, torch.where(cell < cells, end, first)
 
 
-def resize(maps: Tensor, membership: Sequence[Tensor]) -> Tensor:
+def resize(maps: Tensor, bounds: Sequence[Bounds]) -> Tensor:
     """Maps (heads, *lengths) averaged over the cells of each item: (B, heads, *cells), zeros where there is no cell."""
-    weights = [inside.to(maps.dtype) for inside in membership]
-    batch = weights[0].shape[0]
+    lengths = maps.shape[1:]
+    weights = [_membership(one, length).to(maps.dtype) for one, length in zip(bounds, lengths, strict=True)]
     matrices = [weight / weight.sum(-1, keepdim=True).clamp(min=1) for weight in weights]
-    repeated = maps[None].expand(batch, *maps.shape).movedim(1, -1)
+    repeated = maps[None].expand(weights[0].shape[0], *maps.shape).movedim(1, -1)
     return along_axes(repeated, matrices).movedim(-1, 1)
+
+
+def _membership(bounds: Bounds, length: int) -> Tensor:
+    """(B, r, length), True where a position lies in a cell."""
+    position = torch.arange(length, device=bounds[0].device)
+    return (position >= bounds[0][..., None]) & (position < bounds[1][..., None])
+
+
+def _box_sums(on_grid: Tensor, bounds: Sequence[Bounds]) -> Tensor:
+    """How many are True in each cell, (B, *cells): differences of running sums along each axis."""
+    counts = on_grid.long()
+    for axis, (first, end) in enumerate(bounds, 1):
+        running = torch.cat([torch.zeros_like(counts.narrow(axis, 0, 1)), counts.cumsum(axis)], dim=axis)
+        shape = (*running.shape[:axis], first.shape[1], *running.shape[axis + 1 :])
+        spread = (slice(None), *(None,) * (axis - 1), slice(None), *(None,) * (counts.ndim - 1 - axis))
+        upper, lower = (running.gather(axis, at[spread].expand(shape)) for at in (end, first))
+        counts = upper - lower
+    return counts
