@@ -236,7 +236,7 @@ def draw_rivals(axis: Any, rows: list[Row]) -> None:
 
 def draw_growth(axis: Any, rows: list[Row]) -> None:
     cases = [(what, phase) for what in WHAT for phase in PHASES]
-    for style, (what, phase) in zip(STYLES, cases, strict=True):
+    for style, (what, phase) in zip(STYLES, cases, strict=False):
         points = sorted((row["n"], row["median_ms"]) for row in rows if (row["what"], row["phase"]) == (what, phase))
         axis.plot(*zip(*points, strict=True), **style, markersize=5, label=f"{what}, {phase.replace('_', ' + ')}")
     axis.set_title("this package by N, M = 49, width 32", fontsize=10)

@@ -33,7 +33,12 @@ __all__ = ["Weights", "describe", "load_weights", "save_weights", "stated_task"]
 FORMAT = "laplacianformer 1"
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 _KEYS = ("task", "architecture", "model_args", "input", "classes")
-_TASKS = {"classification": ("classifier", "predict"), "detection": ("detector", "detect")}  # and their commands
+# What holds the weights of a task, and the command that takes them beside eval.
+_TASKS = {
+    "classification": ("classifier", "predict"),
+    "detection": ("detector", "detect"),
+    "sequences": ("sequence encoder", "predict"),
+}
 # Arguments of timm.create_model that read files or download something: no weights file may set them.
 FORBIDDEN = frozenset({"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"})
 

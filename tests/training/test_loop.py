@@ -10,7 +10,7 @@ import pytest
 import timm
 import torch
 
-from laplacianformer import classification, detection
+from laplacianformer import classification, detection, sequences
 from laplacianformer.classification._batches import open_loaders
 from laplacianformer.classification._task import ClassificationTask
 from laplacianformer.cli import main
@@ -149,14 +149,15 @@ def test_a_task_is_complete_when_it_is_constructed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_imports_leave_the_packages_for_training_alone() -> None:
     code = (
-        "import sys, laplacianformer.classification, laplacianformer.detection, laplacianformer.training; "
+        "import sys, laplacianformer.classification, laplacianformer.detection, laplacianformer.sequences, "
+        "laplacianformer.training; "
         "print(sorted({'lightning', 'pydantic', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("module", [classification, detection, sys.modules["laplacianformer.training"]])
+@pytest.mark.parametrize("module", [classification, detection, sequences, sys.modules["laplacianformer.training"]])
 def test_every_public_name_is_there(module: Any) -> None:
     assert all(getattr(module, name) is not None for name in module.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -18,6 +18,8 @@ from laplacianformer.classification import load_recipe as load_classification
 from laplacianformer.cli import main
 from laplacianformer.detection import DetectionRecipe
 from laplacianformer.detection import load_recipe as load_detection
+from laplacianformer.sequences import SequenceEncoder, SequenceRecipe
+from laplacianformer.sequences import load_recipe as load_sequences
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._checkpoint import differences
 
@@ -25,8 +27,9 @@ SIZES = ("tiny", "small", "medium", "large", "huge")
 COCO = ["coco-maskrcnn", "coco-retinanet"]
 CLASSIFICATION = ["digits", "cifar10", "ablation", "fashion-mnist", "imagenet"]
 DETECTION = [*COCO, "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
+SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval"]
 FAMILIES = ["imagenet", *COCO]
-KINDS: dict[str, Any] = {"model": Recipe, "detector": DetectionRecipe}
+KINDS: dict[str, Any] = {"model": Recipe, "detector": DetectionRecipe, "encoder": SequenceRecipe}
 # Stochastic depth, and what the paper reports: top-1; box AP and mask AP of Mask R-CNN; box AP of RetinaNet.
 DROP_PATH = {"tiny": 0.1, "small": 0.1, "medium": 0.2, "large": 0.3, "huge": 0.4}
 REPORTED = {
@@ -49,14 +52,17 @@ def sized(family: str, size: str) -> Any:
 
 
 def test_every_promised_recipe_is_there() -> None:
-    assert set(recipes.names()) == {*CLASSIFICATION, *DETECTION}
+    assert set(recipes.names()) == {*CLASSIFICATION, *DETECTION, *SEQUENCES}
 
 
-@pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION])
+@pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION, *SEQUENCES])
 def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
     recipe = recipes.load(name, KINDS)
-    assert isinstance(recipe, Recipe if name in CLASSIFICATION else DetectionRecipe)
-    assert timm.is_model(recipe.model.name if isinstance(recipe, Recipe) else recipe.detector.backbone)
+    if name in SEQUENCES:
+        assert isinstance(recipe, SequenceRecipe)
+    else:
+        assert isinstance(recipe, Recipe if name in CLASSIFICATION else DetectionRecipe)
+        assert timm.is_model(recipe.model.name if isinstance(recipe, Recipe) else recipe.detector.backbone)
     for word in ("# Expected: ", "# Launch: ", "# Hardware and time: "):
         assert any(line.startswith(word) for line in head_of(name)), word
 
@@ -98,6 +104,30 @@ def test_the_coco_recipes_are_the_1x_schedule(name: str, size: str) -> None:
     assert (optimise.epochs, optimise.lr_steps, optimise.batch_size) == (12, (8, 11), 16)
     assert (optimise.optimiser, optimise.lr, optimise.weight_decay) == ("adamw", 1e-4, 0.05)
     assert (data.short_side, data.long_side, recipe.augment.flip) == ((800,), 1333, 0.5)
+
+
+# Training sequences; and as published: tokens, batch size, learning rate, steps of warm-up.
+LONG_RANGE = {
+    "listops": (96_000, 2000, 32, 1e-4, 1000),
+    "pathfinder": (160_000, 1024, 128, 2e-4, 312),
+    "image": (50_000, 1024, 256, 1e-4, 175),
+    "text": (25_000, 4000, 32, 1e-4, 80),
+    "retrieval": (147_086, 4000, 16, 2e-4, 800),
+}
+
+
+@pytest.mark.parametrize("task", LONG_RANGE)
+def test_the_long_range_recipes_have_the_published_budget(task: str) -> None:
+    recipe = load_sequences(f"lra-{task}")
+    samples, length, batch, rate, warmup = LONG_RANGE[task]
+    optimise, data, steps = recipe.optimise, recipe.data, samples // batch
+    assert (data.task, data.length, data.train_samples or samples) == (task, length, samples)
+    assert (optimise.batch_size, optimise.lr, optimise.weight_decay) == (batch, rate, 0)
+    assert round(optimise.warmup_epochs * steps) == warmup
+    assert 45_000 < steps * optimise.epochs <= 50_000
+    assert (recipe.encoder.landmarks, recipe.encoder.dropout, recipe.encoder.depth) == (128, 0.1, 2)
+    assert recipe.encoder.attention_args["gain"] == pytest.approx(128**0.5, abs=0.05)
+    assert SequenceEncoder(257, length, 2, attention_args=recipe.encoder.attention_args)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -218,5 +248,5 @@ def test_a_file_without_a_model_takes_it_from_the_overrides(tmp_path: Path) -> N
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(tree))
     assert recipes.load(str(path), KINDS, ["model.name=laplacianformer_nano"]).model.name == "laplacianformer_nano"
-    with pytest.raises(InputError, match="expected a section model: or detector:"):
+    with pytest.raises(InputError, match="expected a section model: or detector: or encoder:"):
         recipes.load(str(path), KINDS)

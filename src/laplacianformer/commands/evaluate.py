@@ -1,4 +1,4 @@
-"""`laplacianformer eval`: accuracy and speed of a classifier or a detector on labelled images."""
+"""`laplacianformer eval`: accuracy and speed of a classifier, a detector or a sequence encoder on labelled data."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, terminal
+from laplacianformer.commands import options, sequences, tables, terminal
 
 if TYPE_CHECKING:
     from laplacianformer.classification._evaluation import Evaluation
     from laplacianformer.detection._scores import Scores
 
-SUMMARY = "accuracy and speed of weights on labelled images"
+SUMMARY = "accuracy and speed of weights on labelled images or sequences"
 DESCRIPTION = (
     "Prints top-1 and top-5 (with six classes or more), the accuracy of each class and images per second, and writes "
     "them to eval.json, with the confusion matrix in confusion.png. For a detector: COCO's twelve numbers of boxes and "
-    "masks, with some of the images in detections.png."
+    "masks, with some of the images in detections.png. For a sequence encoder: accuracy, also of each class, and "
+    "sequences per second, in eval.json and confusion.png."
 )
 EPILOG = """examples:
   laplacianformer eval --weights runs/demo/model.safetensors --data digits/test
@@ -29,11 +29,12 @@ EPILOG = """examples:
   laplacianformer eval --data torch/cifar10:downloads
   laplacianformer eval --weights detector.safetensors --data coco/
   laplacianformer eval --weights runs/shapes-maskrcnn/model.safetensors --data shapes
+  laplacianformer eval --weights runs/lra-listops/model.safetensors --data listops --split test
+  laplacianformer eval --weights runs/lra-text/model.safetensors --data imdb/
 
 The class folders must have the names of the classes that the weights know.
 exit code: 0; 1 if some images could not be read (each is named and not
 counted); 2 for input that can't be used"""
-MOST_CLASSES = 20  # rows of the table of classes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="weights of a classifier or detector (.safetensors; default: the classifier in the package)",
+        help="weights of a classifier, a detector or a sequence encoder (.safetensors; default: the classifier in the "
+        "package)",
     )
     parser.add_argument(
         "--data",
@@ -64,7 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder to write to (default: %(default)s)",
     )
     parser.add_argument(
-        "--batch-size", type=options.positive, default=64, metavar="N", help="for classifiers (default: %(default)s)"
+        "--batch-size",
+        type=options.positive,
+        default=64,
+        metavar="N",
+        help="for classifiers and sequence encoders (default: %(default)s)",
     )
     parser.add_argument(
         "--workers",
@@ -80,8 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, or 1 if some images could not be read."""
     from laplacianformer import weights
 
-    if arguments.weights is not None and weights.stated_task(arguments.weights) == "detection":
+    task = "" if arguments.weights is None else weights.stated_task(arguments.weights)
+    if task == "detection":
         unreadable = _evaluate_detector(arguments)
+    elif task == "sequences":
+        unreadable = sequences.evaluate(arguments)
     else:
         unreadable = _evaluate_classifier(arguments)
     for line in unreadable:
@@ -114,7 +123,8 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
         "batch_size": arguments.batch_size,
     }
     files.write_json(numbers, {**given, **asdict(result)})
-    terminal.show(_summary(result), _class_table(result), f"Saved: {numbers}, {figure}")
+    classes = tables.per_class("images", result.per_class, result.confusion)
+    terminal.show(_summary(result), classes, f"Saved: {numbers}, {figure}")
     return result.unreadable
 
 
@@ -168,24 +178,6 @@ def _summary(result: "Evaluation") -> Table:
     table.add_row("model alone", f"{result.images_per_second:,.0f} images/s")
     table.add_row("with reading", f"{result.images_per_second_with_reading:,.0f} images/s")
     table.add_row("device", result.device)
-    return table
-
-
-def _class_table(result: "Evaluation") -> Table:
-    table = Table(title="Classes, the worst first")
-    for title in ("class", "images", "accuracy", "most often confused with"):
-        table.add_column(title, justify="right" if title in ("images", "accuracy") else "left")
-    names = list(result.per_class)
-    order = sorted(range(len(names)), key=lambda index: result.per_class[names[index]] or 0.0)
-    for index in order[:MOST_CLASSES]:
-        wrong = list(result.confusion[index])
-        total, wrong[index] = sum(wrong), 0
-        other = f"{names[wrong.index(max(wrong))]} ({max(wrong)})" if max(wrong) else "-"
-        accuracy = result.per_class[names[index]]
-        percent = "-" if accuracy is None else f"{100 * accuracy:.1f} %"
-        table.add_row(Text(names[index]), str(total), percent, Text(other))
-    if len(names) > MOST_CLASSES:
-        table.caption = f"{len(names) - MOST_CLASSES} better classes are in eval.json"
     return table
 
 

@@ -1,4 +1,4 @@
-"""`laplacianformer predict`: the most probable classes of images, as a table or as JSON."""
+"""`laplacianformer predict`: the most probable classes of images or sequences, as a table or as JSON."""
 
 import argparse
 import json
@@ -10,22 +10,26 @@ from rich.table import Table
 from rich.text import Text
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, terminal
+from laplacianformer.commands import options, sequences, terminal
 
 if TYPE_CHECKING:
     from laplacianformer.classification._inference import Prediction
     from laplacianformer.weights import Weights
 
-SUMMARY = "classify images"
+SUMMARY = "classify images, texts or ListOps expressions"
 DESCRIPTION = (
     "Prints the most probable classes of each image. Images are rotated as their EXIF data says, transparency is put "
-    "on white, an animation is read as its first frame, and 16 bits are scaled to 8."
+    "on white, an animation is read as its first frame, and 16 bits are scaled to 8. With weights of a sequence "
+    "encoder, give what it was trained on instead: text files (two for each pair of retrieval), images, or ListOps "
+    "expressions, each as one argument or as a line of a file."
 )
 EPILOG = """examples:
   laplacianformer predict photo.png
   laplacianformer predict holiday/ 'scans/**/*.tif' --top 5
   laplacianformer predict --weights runs/demo/model.safetensors --json digits/ > digits.json
   laplacianformer predict photo.png --attention attention.png --query 0.3,0.5
+  laplacianformer predict --weights runs/lra-text/model.safetensors review.txt
+  laplacianformer predict --weights runs/lra-listops/model.safetensors '[MAX 4 3 [MIN 2 3 ] 1 ]'
 
 exit code: 0; 1 if some images could not be read (each is named, the others are
 printed); 2 if none could, or if something else in the input can't be used"""
@@ -57,10 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, 1 if some images failed, 2 if all did."""
-    from laplacianformer import plots
+    from laplacianformer import plots, weights
     from laplacianformer._util.files import check_file
     from laplacianformer.classification._inference import predict
 
+    if arguments.weights is not None and weights.stated_task(arguments.weights) == "sequences":
+        return sequences.predict(arguments)
     if arguments.attention is not None:
         plots.require_matplotlib()
         check_file(arguments.attention)

@@ -20,7 +20,8 @@ EPILOG = """examples:
   laplacianformer reproduce lambda --quick
   laplacianformer reproduce lambda --cifar10 cifar10/
   laplacianformer reproduce lambda --imagenet imagenet/
-  laplacianformer reproduce detection --coco coco/"""
+  laplacianformer reproduce detection --coco coco/
+  laplacianformer reproduce long-range --cifar10 cifar10/ --imdb imdb/"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale.add_argument("--imagenet", metavar="DIR", help="the paper's own scale: ImageNet, for experiments that train")
     scale.add_argument("--coco", metavar="DIR", help="the paper's own scale: COCO 2017, for detection")
     parser.add_argument("--cifar10", metavar="[READER:]DIR", help="CIFAR-10, for experiments that train")
+    parser.add_argument("--imdb", metavar="DIR", help="IMDb's reviews as text files, for long-range")
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="trained weights, for experiments that inspect them"
     )
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("--page is gone: in a clone of the repository, `python docs/reproduction.py` writes the page")
     if arguments.name is None:
         raise InputError("name an experiment; --list lists all")
-    given = ("output", "quick", "cifar10", "imagenet", "coco", "weights", "processes")
+    given = ("output", "quick", "cifar10", "imagenet", "coco", "imdb", "weights", "processes")
     with terminal.counter("training runs") as progress:
         experiment, outcome, results = frame.reproduce(
             arguments.name, **{name: getattr(arguments, name) for name in given}, progress=progress

@@ -9,7 +9,7 @@ from typing import Any
 from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options
 
-SUMMARY = "train a classifier or a detector from a recipe"
+SUMMARY = "train a classifier, a detector or a sequence encoder from a recipe"
 DESCRIPTION = (
     "Trains as a recipe says: one of the package, or a .yaml file. Under torchrun or SLURM, the same command starts "
     "every process. An interrupted run continues with --resume."
@@ -19,6 +19,8 @@ EPILOG = """examples:
   laplacianformer train --recipe cifar10 optimise.epochs=5 --data cifar10/ --output runs/cifar10
   laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 --resume
   laplacianformer train --recipe shapes-maskrcnn
+  laplacianformer train --recipe lra-listops encoder.attention=softmax 'encoder.attention_args={}'
+  laplacianformer train --recipe lra-text --data imdb/
   torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet --data imagenet/"""
 
 
@@ -27,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         metavar="[READER:]DIR",
-        help="where the images are, for example DIR, idx:DIR or torch/cifar10:DIR (default: as the recipe says)",
+        help="where the images or texts are, for example DIR, idx:DIR or torch/cifar10:DIR "
+        "(default: as the recipe says)",
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
     parser.add_argument(
@@ -67,11 +70,12 @@ def train(
 
 def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:
     """Every task by the section that only its recipes have: the type of its recipes, and what trains one."""
-    from laplacianformer import classification, detection
+    from laplacianformer import classification, detection, sequences
 
     return {
         "model": (classification.Recipe, classification.train),
         "detector": (detection.DetectionRecipe, detection.train),
+        "encoder": (sequences.SequenceRecipe, sequences.train),
     }
 
 

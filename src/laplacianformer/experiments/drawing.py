@@ -6,7 +6,8 @@ from typing import Any
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import summary
 
-# Okabe and Ito's colours, each with its own marker and dashes, so that no line is identified by colour alone.
+# Okabe and Ito's colours and two greys, each with its own marker and dashes, so that no line is identified by colour
+# alone.
 STYLES: list[dict[str, Any]] = [
     {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     {"color": "#D55E00", "marker": "s", "linestyle": "--"},
@@ -14,6 +15,10 @@ STYLES: list[dict[str, Any]] = [
     {"color": "#CC79A7", "marker": "D", "linestyle": ":"},
     {"color": "#E69F00", "marker": "v", "linestyle": (0, (5, 1))},
     {"color": "#56B4E9", "marker": "P", "linestyle": (0, (3, 1, 1, 1))},
+    {"color": "#F0E442", "marker": "X", "linestyle": (0, (1, 1))},
+    {"color": "#000000", "marker": "<", "linestyle": (0, (7, 2))},
+    {"color": "#888888", "marker": ">", "linestyle": (0, (4, 2, 1, 2))},
+    {"color": "#BBBBBB", "marker": "*", "linestyle": (0, (2, 2))},
 ]
 
 

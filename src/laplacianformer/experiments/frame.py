@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "injectivity": "appendix: whether different queries get different attention weights",
     "gradients": "appendix: the gradient of both kernels as two points approach each other",
     "defaults": "where the paper is silent: gain, Gram matrix and number of steps of the default layer",
+    "long-range": "beyond the paper: token mixers on four tasks of Long Range Arena, and against time",
 }
 
 Progress = Callable[[int, int], None]  # called with the number of finished trainings and of all trainings
@@ -49,6 +50,7 @@ class Settings:
     cifar10: str | None = None
     imagenet: str | None = None
     coco: str | None = None
+    imdb: str | None = None
     weights: Path | None = None
     processes: int | None = None
     progress: Progress = silent
@@ -152,6 +154,10 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import defaults
 
             return defaults
+        case "long-range":
+            from laplacianformer.experiments import long_range
+
+            return long_range
         case _:
             raise InputError(f"no experiment {name!r}: `laplacianformer reproduce --list` names all")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from timm.optim import create_optimizer_v2, param_groups_weight_decay
-from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler
+from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler, PolyLRScheduler
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
@@ -35,7 +35,8 @@ def create_optimiser(parameters: Any, optimise: Optimise) -> torch.optim.Optimiz
 def create_schedule(
     optimiser: torch.optim.Optimizer, optimise: Optimise, steps_per_epoch: int, lr_steps: Sequence[float] = ()
 ) -> Scheduler:
-    """Linear warm-up, then a cosine, or a drop to a tenth after each epoch in `lr_steps`: a function of the step."""
+    """Linear warm-up, then a cosine or a line, or a drop to a tenth after each epoch in `lr_steps`: a function of the
+    step."""
     warmup = round(optimise.warmup_epochs * steps_per_epoch)
     if lr_steps:
         return MultiStepLRScheduler(
@@ -47,7 +48,8 @@ def create_schedule(
             warmup_prefix=False,
             t_in_epochs=False,
         )
-    return CosineLRScheduler(
+    options: dict[str, Any] = {"power": 1.0} if optimise.decay == "linear" else {}
+    return (PolyLRScheduler if optimise.decay == "linear" else CosineLRScheduler)(
         optimiser,
         t_initial=max(1, optimise.epochs * steps_per_epoch - warmup),
         lr_min=optimise.min_lr,
@@ -55,4 +57,5 @@ def create_schedule(
         warmup_lr_init=optimise.warmup_lr,
         warmup_prefix=True,
         t_in_epochs=False,
+        **options,
     )

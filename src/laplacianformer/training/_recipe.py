@@ -3,7 +3,7 @@
 A recipe is a dataclass that pydantic checks. Each task defines its own, with these two sections in it.
 """
 
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -19,7 +19,9 @@ checked = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid")
 
 @checked
 class Optimise:
-    """Optimiser and schedule: a linear warm-up, then a cosine to min_lr."""
+    """Optimiser and schedule: a linear warm-up, then a cosine to min_lr, or a line where a task says so."""
+
+    decay: ClassVar[Literal["cosine", "linear"]] = "cosine"
 
     epochs: Count
     batch_size: Count  # summed over all processes

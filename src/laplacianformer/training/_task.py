@@ -1,4 +1,4 @@
-"""What a task is to the loop: a model, batches, a loss, an evaluation. Classification and detection are two of them."""
+"""What a task is to the loop: a model, batches, a loss, an evaluation. Each task of the package is one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,0 +1,156 @@
+"""Batches of sequences: padded to the longest of the batch, with a mask of the tokens that count."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from laplacianformer.data import NO_LABEL
+from laplacianformer.data._batch import worker_options
+from laplacianformer.data._order import Order
+from laplacianformer.data._stream import ATTEMPTS, EpochSampler
+from laplacianformer.sequences._sources import Sequence, Sequences
+
+Sample = tuple[Sequence, int, tuple[str, ...]]  # tokens, label, and one line for each sequence that could not be read
+
+
+class SequenceBatch(NamedTuple):
+    """Tokens (B, N), or (B, 2, N) of pairs; a mask of the same shape, True where a token counts (None: everywhere);
+    labels (B,); and one line for each sequence that could not be read."""
+
+    tokens: Tensor
+    mask: Tensor | None
+    targets: Tensor
+    corrupt: tuple[str, ...] = ()
+
+
+def collate(samples: list[Sample]) -> SequenceBatch:
+    """The batch of these samples."""
+    tokens, mask = pad([sample[0] for sample in samples])
+    targets = torch.tensor([sample[1] for sample in samples])
+    return SequenceBatch(tokens, mask, targets, tuple(line for sample in samples for line in sample[2]))
+
+
+def pad(sequences: list[Sequence]) -> tuple[Tensor, Tensor | None]:
+    """Tokens and mask of a batch."""
+    rows = [each if isinstance(each, tuple) else (each,) for each in sequences]
+    longest = max(len(part) for row in rows for part in row)
+    tokens = np.zeros((len(rows), len(rows[0]), longest), dtype=np.int64)
+    mask = np.zeros(tokens.shape, dtype=bool)
+    for number, row in enumerate(rows):
+        for column, part in enumerate(row):
+            tokens[number, column, : len(part)] = part
+            mask[number, column, : len(part)] = True
+    shape = (len(rows), longest) if len(rows[0]) == 1 else tokens.shape
+    counted = None if mask.all() else torch.from_numpy(mask).view(shape)
+    return torch.from_numpy(tokens).view(shape), counted
+
+
+class Cached:
+    """Sequences that are kept once they were read."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self.sequences, self.classes = sequences, sequences.classes
+        self.kept: dict[int, tuple[Sequence, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def read(self, index: int) -> tuple[Sequence, int]:
+        if index not in self.kept:
+            self.kept[index] = self.sequences.read(index)
+        return self.kept[index]
+
+    def name(self, index: int) -> str:
+        return self.sequences.name(index)
+
+
+class _TrainingSequences(Dataset[Sample]):
+    """Sequences by (epoch, key); instead of one that can't be read, another one."""
+
+    def __init__(self, sequences: Sequences, *, pairs: bool) -> None:
+        self.sequences, self.pairs = sequences, pairs
+
+    def __getitem__(self, epoch_and_key: tuple[int, int]) -> Sample:
+        corrupt: list[str] = []
+        for attempt in range(ATTEMPTS):
+            index = (epoch_and_key[1] + attempt) % len(self.sequences)
+            try:
+                sequence, target = self.sequences.read(index)
+            except Exception as error:  # whatever a broken file makes a decoder raise
+                corrupt.append(f"{self.sequences.name(index)}: {error}")
+                continue
+            return sequence, target, tuple(corrupt)
+        return _one_token(pairs=self.pairs), 0, tuple(corrupt)
+
+
+class SequenceTraining:
+    """Training batches, from worker processes where there are any. They depend on the order alone."""
+
+    def __init__(self, sequences: Sequences, order: Order, workers: int, *, pairs: bool = False) -> None:
+        self.order, self.sampler = order, EpochSampler(order)
+        self.loader: DataLoader[Any] = DataLoader(
+            _TrainingSequences(sequences, pairs=pairs),
+            batch_sampler=self.sampler,
+            collate_fn=collate,
+            **worker_options(workers),
+        )
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[SequenceBatch]:
+        """The batches of an epoch from index `start` on; those before it are not read."""
+        self.sampler.epoch, self.sampler.start = epoch, start
+        yield from self.loader
+
+
+class _HeldOutSequences(Dataset[Sample]):
+    """The sequences of this process; unreadable ones, and those that pad the last round, have no label."""
+
+    def __init__(self, sequences: Sequences, rank: int, world: int, *, pairs: bool) -> None:
+        self.sequences, self.pairs = sequences, pairs
+        self.index = range(rank, -(-len(sequences) // world) * world, world)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, position: int) -> Sample:
+        index = self.index[position]
+        if index >= len(self.sequences):
+            return self._nothing()
+        try:
+            return *self.sequences.read(index), ()
+        except Exception as error:  # whatever a broken file makes a decoder raise
+            return self._nothing(f"{self.sequences.name(index)}: {error}")
+
+    def _nothing(self, *reason: str) -> Sample:
+        return _one_token(pairs=self.pairs), NO_LABEL, reason
+
+
+def _one_token(*, pairs: bool) -> Sequence:
+    """In place of a sequence that can't be read; its batch says so."""
+    token = np.zeros(1, dtype=np.int16)
+    return (token, token) if pairs else token
+
+
+def held_out_batches(
+    sequences: Sequences, batch_size: int, workers: int, rank: int = 0, world: int = 1, *, pairs: bool = False
+) -> "DataLoader[Any]":
+    """Each sequence once, in order; all processes have the same number."""
+    dataset = _HeldOutSequences(sequences, rank, world, pairs=pairs)
+    return DataLoader(dataset, batch_size, collate_fn=collate, **worker_options(workers))
+
+
+@dataclass
+class SequenceLoaders:
+    """Training batches, evaluation batches, the names of the classes, and the number of sequences per split."""
+
+    train: SequenceTraining
+    val: Iterable[SequenceBatch]
+    classes: tuple[str, ...]
+    counts: dict[str, int | None]

@@ -1,0 +1,95 @@
+"""What a recipe with an `encoder:` section may say: every key, its type, its range and what it means."""
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from laplacianformer.sequences._pathfinder import SIDE
+from laplacianformer.sequences._sources import TaskName, Wanted
+from laplacianformer.training import _recipes as recipes
+from laplacianformer.training._recipe import Count, Fraction, Optimise, Run, check_warmup, checked
+
+
+@checked
+class Encoder:
+    """What is trained: a `SequenceEncoder`. The defaults are those of the published comparison."""
+
+    attention: str = "laplacian"  # a token mixer, or a control: none, mean, local
+    attention_args: dict[str, Any] = Field(default_factory=dict)  # of the token mixer, such as gain
+    landmarks: Count | None = 128  # or random features, where the token mixer has either
+    dim: Count = 64
+    depth: Count = 2
+    num_heads: Count = 2
+    mlp_dim: Count = 128
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+
+@checked
+class SequenceData:
+    """Where sequences come from."""
+
+    task: TaskName
+    root: str | None = None  # the folder of images or texts; --data sets it
+    reader: str = "folder"  # of images: folder (also a tar), digits, or timm's torch/ and hfds/ names
+    train_split: str = "train"
+    val_split: str = "validation"
+    length: Annotated[int, Field(ge=4)] = 1024  # tokens at most: texts are cut, ListOps is shorter, images have as many
+    # Of ListOps: tokens; expressions are longer than that. The rules give hardly any of more than 8,000.
+    shortest: Annotated[int, Field(ge=4, le=4000)] = 500
+    # For generated tasks, the number of sequences. For others, the most, spread evenly over all.
+    train_samples: Count | None = None
+    val_samples: Count | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of generated tasks; run.seed does not change the data
+    cache: bool = False  # keep each sequence in memory once it is read or generated (in each worker, if there are any)
+    workers: Annotated[int, Field(ge=0)] = 4  # processes that read or generate, for each training process
+    corrupt_limit: Fraction = 0.01  # stop when more than this fraction of an epoch's sequences can't be read
+
+    def wanted(self, split: str, samples: int | None) -> Wanted:
+        """What to open for a split."""
+        return Wanted(self.task, split, self.length, self.root, self.reader, samples, self.seed, self.shortest)
+
+
+@checked
+class SequenceOptimise(Optimise):
+    """Optimiser and schedule: a linear warm-up, then a line to min_lr, as in the published comparison."""
+
+    decay: ClassVar[Literal["cosine", "linear"]] = "linear"
+
+
+@checked
+class SequenceRun(Run):
+    """How the training is run."""
+
+    eval_epochs: Count = 1  # epochs between two evaluations; there is also one after the last
+
+
+@checked
+class SequenceRecipe:
+    """One training run of an encoder of sequences."""
+
+    encoder: Encoder = Field(default_factory=Encoder)
+    data: SequenceData
+    optimise: SequenceOptimise
+    run: SequenceRun = Field(default_factory=SequenceRun)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "SequenceRecipe":
+        check_warmup(self.optimise)
+        data = self.data
+        if data.task == "pathfinder" and data.length != SIDE**2:
+            raise ValueError(f"data.length must be {SIDE**2} for pathfinder, whose images are {SIDE} x {SIDE}")
+        if data.task == "image" and math.isqrt(data.length) ** 2 != data.length:
+            raise ValueError(f"data.length must be a square number for image, got {data.length}")
+        # Lists have every length from 4 tokens on; a range that holds one is found by drawing again.
+        if data.task == "listops" and data.shortest > data.length - 4:
+            raise ValueError("data.shortest must be at least 4 below data.length")
+        if self.run.strategy == "fsdp":
+            raise ValueError("run.strategy=fsdp is for classification: encoders of sequences train with ddp")
+        return self
+
+
+def load_recipe(name: str, overrides: Iterable[str] = ()) -> SequenceRecipe:
+    """A recipe of the package by name, or of a .yaml file, with `section.key=value` overrides."""
+    return recipes.load(name, {"encoder": SequenceRecipe}, overrides)

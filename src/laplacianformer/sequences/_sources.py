@@ -1,0 +1,159 @@
+"""The sequences of the tasks of Long Range Arena by index, whatever they are made of.
+
+A sample is a function of its source and its index: of a generated one, of the seed, the split and the index.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from PIL import Image
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.data import Source, mix, open_images
+from laplacianformer.data._shards import Stream
+from laplacianformer.data._sources import Once, in_this_process
+from laplacianformer.sequences import _listops as listops
+from laplacianformer.sequences import _pathfinder as pathfinder
+from laplacianformer.sequences import _texts as texts
+
+TaskName = Literal["listops", "pathfinder", "image", "text", "retrieval"]
+GENERATED = ("listops", "pathfinder")
+# Tokens that the model knows, padding (0) included where sequences are padded.
+VOCABULARY: dict[str, int] = {
+    "listops": 1 + len(listops.TOKENS),
+    "pathfinder": 256,
+    "image": 256,
+    "text": texts.VOCABULARY,
+    "retrieval": texts.VOCABULARY,
+}
+_SPLITS = {"train": 0, "training": 0, **dict.fromkeys(("validation", "val", "valid", "eval"), 1), "test": 2}
+
+Array = np.ndarray[Any, Any]
+Sequence = Array | tuple[Array, Array]  # tokens (N,), or those of two texts
+
+
+class Sequences(Protocol):
+    """`read` returns a sequence and its label, or raises; `name` says which one that is.
+
+    Worker processes get a pickled copy.
+    """
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> tuple[Sequence, int]: ...
+
+    def name(self, index: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The sequences of one split, before they are opened."""
+
+    task: TaskName
+    split: str
+    length: int  # tokens, at most
+    root: str | None = None
+    reader: str = "folder"  # of images
+    samples: int | None = None  # of a generated task: how many; of others: the most, spread evenly
+    seed: int = 0  # of a generated task
+    shortest: int = 500  # of ListOps: tokens
+
+
+def open_sequences(wanted: Wanted, once: Once = in_this_process) -> Sequences:
+    """The sequences of a split. `once` calls a function in one process and returns its result in all."""
+    if wanted.task in GENERATED:
+        return _generated(wanted)
+    if wanted.task == "image":
+        return _ImageSequences(wanted, once)
+    if wanted.root is None:
+        raise InputError(f"the task {wanted.task!r} reads texts: give --data DIR")
+    if wanted.reader != "folder":
+        raise InputError(f"the task {wanted.task!r} reads a folder of texts, not {wanted.reader}: give --data DIR")
+    kind = texts.TextFolder if wanted.task == "text" else texts.TextPairs
+    opened: Sequences = once(partial(kind, Path(wanted.root), wanted.split, wanted.length))
+    return opened if wanted.samples is None else _Spread(opened, wanted.samples)
+
+
+def _generated(wanted: Wanted) -> "_Generated":
+    if wanted.split not in _SPLITS:
+        raise InputError(f"no split {wanted.split!r}: expected one of {', '.join(_SPLITS)}")
+    if wanted.samples is None:
+        raise InputError(f"the task {wanted.task!r} is generated: give data.train_samples=N and data.val_samples=N")
+    return _Generated(wanted, mix(wanted.seed, _SPLITS[wanted.split]))
+
+
+class _Generated:
+    """ListOps or Pathfinder: nothing is stored."""
+
+    def __init__(self, wanted: Wanted, seed: int) -> None:
+        self.wanted, self.seed = wanted, seed
+        self.classes = listops.CLASSES if wanted.task == "listops" else pathfinder.CLASSES
+
+    def __len__(self) -> int:
+        return self.wanted.samples or 0
+
+    def read(self, index: int) -> tuple[Sequence, int]:
+        if self.wanted.task == "listops":
+            rules = listops.ListOps(self.wanted.shortest, self.wanted.length)
+            tokens, value = rules.generate(self.seed, index)
+            return listops.encode(tokens), value
+        pixels, label = pathfinder.generate(self.seed, index)
+        return pixels.reshape(-1).astype(np.int16), label
+
+    def name(self, index: int) -> str:
+        return f"{self.wanted.task}[{index}]"
+
+
+class _ImageSequences:
+    """Images in grey, pixel by pixel, row by row."""
+
+    def __init__(self, wanted: Wanted, once: Once) -> None:
+        source = Source(wanted.reader, wanted.root, wanted.split, samples=wanted.samples)
+        images = open_images(source, once)
+        if isinstance(images, Stream):
+            raise InputError(f"{wanted.reader} is a stream of images: expected a folder, or another reader by index")
+        self.images, self.classes, self.side = images, images.classes, math.isqrt(wanted.length)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index: int) -> tuple[Sequence, int]:
+        image, target = self.images.read(index)
+        return grey(image, self.side), target
+
+    def name(self, index: int) -> str:
+        return self.images.name(index)
+
+
+class _Spread:
+    """At most `count` of the sequences, spread evenly over all: equally many per class where they are sorted."""
+
+    def __init__(self, sequences: Sequences, count: int) -> None:
+        self.sequences, self.count, self.classes = sequences, min(count, len(sequences)), sequences.classes
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, index: int) -> tuple[Sequence, int]:
+        return self.sequences.read(self._index(index))
+
+    def name(self, index: int) -> str:
+        return self.sequences.name(self._index(index))
+
+    def _index(self, index: int) -> int:
+        return index * len(self.sequences) // self.count
+
+
+def grey(image: Image.Image, side: int) -> Array:
+    """The pixels of an image as tokens 0 to 255; one of another size is resized."""
+    image = image.convert("L")
+    if image.size != (side, side):
+        image = image.resize((side, side), Image.Resampling.BICUBIC)
+    return np.asarray(image).reshape(-1).astype(np.int16)

@@ -1,0 +1,192 @@
+"""Train an encoder of sequences from a recipe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import write_tensors
+from laplacianformer.data import NO_LABEL, Corrupt, mix, seed_all
+from laplacianformer.data._labels import Renumbered, numbers_among
+from laplacianformer.data._order import Order
+from laplacianformer.data._sources import Once, in_this_process
+from laplacianformer.sequences._batches import (
+    Cached,
+    SequenceBatch,
+    SequenceLoaders,
+    SequenceTraining,
+    held_out_batches,
+)
+from laplacianformer.sequences._encoder import SequenceEncoder
+from laplacianformer.sequences._recipe import SequenceRecipe
+from laplacianformer.sequences._sources import VOCABULARY, open_sequences
+from laplacianformer.sequences._weights import encoder_metadata
+from laplacianformer.training._loop import Loop
+from laplacianformer.training._origin import origin
+from laplacianformer.training._processes import in_each, in_first
+from laplacianformer.training._report import Report, Table
+from laplacianformer.training._session import Session, start
+
+COLUMNS = (
+    *("step", "epoch", "loss", "accuracy"),  # of the training batches
+    *("lr", "gradient_norm"),
+    "images_per_second",  # sequences, or pairs of them: the columns have the same names in every task
+    *("data_wait", "kernel_mean", "residual"),
+    *("validation_loss", "validation_accuracy"),  # on held-out sequences; empty except after an evaluation
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run. Accuracies are fractions of the held-out sequences."""
+
+    folder: Path
+    weights: Path  # model.safetensors
+    accuracy: float
+    best_accuracy: float
+    steps: int
+    seconds: float  # of this process, without what was done before a resume
+
+
+def train(recipe: SequenceRecipe, output: Path, *, resume: bool = False, report: Report | None = None) -> Result:
+    """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt and, at the end,
+    model.safetensors (the averaged weights where the recipe keeps an average).
+
+    Args:
+        resume: continue from the checkpoint in the folder, if there is one.
+        report: is told how the run goes; without it nothing is printed.
+    """
+    session = start(recipe.run, output, resume=resume, report=report)
+    fabric = session.fabric
+    rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
+    task = SequenceTask(recipe, loaders, session)
+    done = Loop(task, session).run()
+    return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)
+
+
+def open_loaders(
+    recipe: SequenceRecipe, rank: int = 0, world: int = 1, once: Once = in_this_process
+) -> SequenceLoaders:
+    """The batches of process `rank` of `world`. `once` lets one process list the files for all."""
+    data, size = recipe.data, recipe.optimise.batch_size
+    training = open_sequences(data.wanted(data.train_split, data.train_samples), once)
+    held_out = open_sequences(data.wanted(data.val_split, data.val_samples), once)
+    what = f"{data.root or data.task} ({data.val_split})"
+    numbers = numbers_among(held_out.classes, training.classes, what, "training doesn't")
+    counts: dict[str, int | None] = {"training": len(training), "held-out": len(held_out)}
+    if data.cache:
+        training, held_out = Cached(training), Cached(held_out)
+    order = Order(len(training), size, recipe.run.seed, rank=rank, world=world)
+    batches = held_out_batches(held_out, size // world, data.workers, rank, world, pairs=data.task == "retrieval")
+    train_batches = SequenceTraining(training, order, data.workers, pairs=data.task == "retrieval")
+    renumbered: Any = Renumbered(batches, numbers)
+    return SequenceLoaders(train_batches, renumbered, training.classes, counts)
+
+
+def create_encoder(recipe: SequenceRecipe, num_classes: int) -> SequenceEncoder:
+    """The encoder, with the weights that training starts from."""
+    encoder, data = recipe.encoder, recipe.data
+    options = {name: value for name, value in vars(encoder).items() if not name.startswith("_")}
+    try:
+        return SequenceEncoder(
+            VOCABULARY[data.task], data.length, num_classes, pairs=data.task == "retrieval", **options
+        )
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"can't create the encoder with encoder.attention={encoder.attention}: {reason}") from None
+
+
+class SequenceTask:
+    """Cross-entropy, and accuracy on the held-out sequences."""
+
+    columns = COLUMNS
+    numbers = ("accuracy",)
+    lr_steps = ()
+
+    def __init__(self, recipe: SequenceRecipe, loaders: SequenceLoaders, session: Session) -> None:
+        self.recipe, self.loaders, self.fabric = recipe, loaders, session.fabric
+        self.title, self.batches = f"{recipe.data.task}, {recipe.encoder.attention}", loaders.train
+        self.classes, self.images = loaders.classes, loaders.counts
+        self.accuracy = self.best = 0.0  # on held-out sequences
+        seed_all(mix(recipe.run.seed, 4))
+        self.model = create_encoder(recipe, len(loaders.classes))
+        # What the weights file will say, or the error of writing it, before the run and not after it.
+        self.metadata = encoder_metadata(
+            session.weights, self.model, recipe.data.task, loaders.classes, origin(recipe, {})
+        )
+
+    def parameters(self) -> nn.Module:
+        return self.model
+
+    def prepare(self, batch: SequenceBatch) -> tuple[tuple[Any, ...], Any]:
+        tokens, mask, targets = self.fabric.to_device((batch.tokens, batch.mask, batch.targets))
+        return (tokens, mask), targets
+
+    def loss(self, output: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
+        right = (output.argmax(1) == targets).double().mean()
+        return F.cross_entropy(output, targets), [right]
+
+    def evaluation_due(self, epoch: int) -> bool:
+        return epoch % self.recipe.run.eval_epochs == 0 or epoch == self.recipe.optimise.epochs
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Loss and accuracy."""
+        totals = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
+        unreadable: list[str] = []
+        for batch in self.loaders.val:
+            unreadable += batch.corrupt
+            (tokens, mask), targets = self.prepare(batch)
+            with self.fabric.autocast():
+                logits = model(tokens, mask).float()
+            right = (logits.argmax(1) == targets).sum()
+            loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
+            totals += torch.stack([right, loss, (targets != NO_LABEL).sum()]).double()
+        seen = int(totals[2]) + len(unreadable)
+        in_each(self.fabric, lambda: Corrupt(self.recipe.data.corrupt_limit).add(unreadable, seen))
+        right, loss, count = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
+        self.accuracy = right / max(1, count)
+        self.best = max(self.best, self.accuracy)
+        return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
+
+    def attention_input(self, batch: SequenceBatch) -> tuple[nn.Module, Tensor]:
+        """The first sequence (or pair) without its padding; of a pair, the first part of each that both have."""
+        tokens = batch.tokens[:1]
+        if batch.mask is not None:
+            tokens = tokens[..., : int(batch.mask[:1].sum(-1).min())]
+        return self.model.eval(), self.fabric.to_device(tokens)
+
+    def line(self, row: Mapping[str, Any]) -> str:
+        return (
+            f"epoch {row['epoch']:.0f} of {self.recipe.optimise.epochs}: loss {row['loss']:.3f}, "
+            f"held out {row['validation_loss']:.3f}, accuracy {row['validation_accuracy']:.2%}, "
+            f"{row['images_per_second']} sequences/s"
+        )
+
+    def summary(self) -> list[tuple[str, str]]:
+        return [
+            ("accuracy on held-out sequences", f"{self.accuracy:.2%}"),
+            ("best of all evaluations", f"{self.best:.2%}"),
+        ]
+
+    def tables(self) -> list[Table]:
+        return []
+
+    def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
+        scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": steps}
+        if ema_decay is not None:
+            scores["ema_decay"] = ema_decay
+        write_tensors(path, tensors, {**self.metadata, **origin(self.recipe, scores)})
+
+    def state(self) -> dict[str, Any]:
+        return {"accuracy": [self.accuracy, self.best]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.accuracy, self.best = state["accuracy"]

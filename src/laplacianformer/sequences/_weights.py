@@ -1,0 +1,113 @@
+"""A trained encoder of sequences in one safetensors file that describes itself.
+
+The metadata holds, each as text: `format`; `task`, "sequences"; `architecture`, "sequence_encoder"; `model_args`, the
+arguments of `SequenceEncoder` (JSON); `sequence`, what its tokens are: listops, pathfinder, image, text or retrieval;
+`classes`, names of the outputs (JSON list); and whatever the writer adds, such as recipe, metrics and commit.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
+from laplacianformer.sequences._encoder import SequenceEncoder
+from laplacianformer.sequences._sources import VOCABULARY
+from laplacianformer.weights import FORMAT, check_task
+
+_NAME = "sequence_encoder"
+_KEYS = ("task", "architecture", "model_args", "sequence", "classes")
+
+
+@dataclass(frozen=True)
+class EncoderWeights:
+    """An encoder in evaluation mode and what its file says about it."""
+
+    model: SequenceEncoder
+    classes: tuple[str, ...]
+    sequence: str  # listops, pathfinder, image, text or retrieval
+    metadata: dict[str, str]
+    path: Path
+
+
+def save_encoder(
+    path: Path | str,
+    model: SequenceEncoder,
+    *,
+    sequence: str,
+    classes: Sequence[str],
+    metadata: Mapping[str, str] | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write an encoder to one safetensors file, whole or not at all.
+
+    Args:
+        sequence: what its tokens are: listops, pathfinder, image, text or retrieval.
+        classes: names of the outputs, in order.
+        metadata: what else the file should say.
+        dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
+    """
+    path = Path(path)
+    stated = encoder_metadata(path, model, sequence, classes, metadata or {})
+    write_tensors(path, state_dict(model, dtype), stated)
+
+
+def encoder_metadata(
+    path: Path, model: SequenceEncoder, sequence: str, classes: Sequence[str], metadata: Mapping[str, str]
+) -> dict[str, str]:
+    """What `save_encoder` would write, or its error: a file that can't be read back is not written."""
+    try:
+        arguments = json.dumps(model.arguments)
+    except TypeError as error:
+        raise InputError(f"the encoder's arguments can't be written to a weights file: {error}") from None
+    stated = {
+        "format": FORMAT,
+        "task": "sequences",
+        "architecture": _NAME,
+        "model_args": arguments,
+        "sequence": sequence,
+        "classes": json.dumps(list(classes)),
+        **metadata,
+    }
+    _checked(path, stated)
+    return stated
+
+
+def load_encoder(path: Path | str) -> EncoderWeights:
+    """The encoder of a file that `save_encoder` wrote, in float32 and evaluation mode."""
+    path = Path(path)
+    tensors, metadata = read_tensors(path)
+    arguments, classes = _checked(path, metadata)
+    try:
+        model = SequenceEncoder(**arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} asks for a {_NAME} that can't be built: {reason}") from None
+    check_tensors(path, _NAME, model.state_dict(), tensors)
+    model.load_state_dict(tensors)
+    return EncoderWeights(model.eval(), classes, metadata["sequence"], metadata, path)
+
+
+def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Arguments and classes of a file, if they are consistent."""
+    check_task(path, metadata, "sequences")
+    missing = [key for key in _KEYS if key not in metadata]
+    if missing or metadata["architecture"] != _NAME:
+        what = f"no {', '.join(missing)} in its metadata" if missing else f"a {metadata['architecture']!r}"
+        raise InputError(f"{path} is not an encoder of this package ({what}): expected a file of save_encoder")
+    arguments, classes = (json_entry(path, metadata, key) for key in ("model_args", "classes"))
+    sequence = metadata["sequence"]
+    if sequence not in VOCABULARY:
+        raise InputError(f"{path} is for {sequence!r}: expected one of {', '.join(VOCABULARY)}")
+    if not isinstance(arguments, dict) or arguments.get("vocabulary") != VOCABULARY[sequence]:
+        raise InputError(f"{path} has model_args {arguments!r}: expected a vocabulary of {VOCABULARY[sequence]}")
+    if bool(arguments.get("pairs")) != (sequence == "retrieval"):
+        raise InputError(f"{path} has model_args {arguments!r}: expected pairs for retrieval, and for nothing else")
+    count = arguments.get("num_classes")
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes) or len(classes) != count:
+        raise InputError(f"{path} names {classes!r} for an encoder of {count} classes")
+    return arguments, tuple(classes)
