@@ -194,7 +194,10 @@ def test_every_exported_name_has_a_docstring() -> None:
     fail_on(offences)
 
 
-LIBRARY = ("attention", "classification", "data", "detection", "export", "inspect", "model", "ops", "plots", "training")
+LIBRARY = (
+    *("attention", "classification", "data", "detection", "export", "inspect", "model", "ops", "plots", "training"),
+    "weights",
+)
 
 
 def defined(path: Path) -> set[str]:

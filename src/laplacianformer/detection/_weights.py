@@ -18,7 +18,7 @@ from torch import nn
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
 from laplacianformer.detection._builders import BUILDERS
-from laplacianformer.weights import FORBIDDEN, FORMAT, check_task
+from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task
 
 _KEYS = ("task", "architecture", "model_args", "classes", "category_ids")
 
