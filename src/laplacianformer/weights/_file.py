@@ -61,7 +61,7 @@ def save_weights(
         classes: names of the outputs, in order.
         metadata: what else the file should say. `architecture`, `model_args` and `input` in it replace those that the
             model states by itself.
-        dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
+        dtype: of the parameters in the file, for example torch.float16. Buffers (a few statistics) keep theirs.
     """
     path = Path(path)
     stated = checked_metadata(path, model, classes, metadata)
