@@ -53,7 +53,7 @@ def save_detector(
         classes: names of the labels, from label 1 on.
         category_ids: their ids in COCO files; without them 1, 2, ...
         metadata: what else the file should say.
-        dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
+        dtype: of the parameters in the file, for example torch.float16. Buffers (a few statistics) keep theirs.
     """
     path = Path(path)
     stated = detector_metadata(path, model, classes, category_ids or range(1, len(classes) + 1), metadata or {})
