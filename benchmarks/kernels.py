@@ -4,7 +4,7 @@
     python benchmarks/kernels.py --quick     only the lines with rivals, to compare two versions of the package
 
 This is the benchmark of a release. The paper's figure of run time against size, on every backend, is the experiment
-`laplacianformer reproduce kernel-time`. Rivals other than torch are measured if they are installed:
+`laplacianformer reproduce op-time`. Rivals other than torch are measured if they are installed:
 pip install scikit-learn pykeops.
 
 All methods of one line are timed in interleaved rounds of one run and compared by ratios: times of different runs on

@@ -14,13 +14,14 @@ from laplacianformer.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"
-RESULTS = ROOT / "results"
+RESULTS = ROOT / "results" / "experiments"
 HEAD = """# The paper's figures and tables, reproduced
 
 For readers of the paper: what it claims, what was measured here, and whether the two agree. This page is written by
-`python docs/reproduction.py` from the folders in `results/`; do not edit it. Each experiment is one command, which
-writes its numbers (CSV), its plot and its verdict (`verdict.json`, with commit, machine and date) to `results/NAME/`;
-all trainings are in one table, [results/trainings](../results/trainings/runs.csv).
+`python docs/reproduction.py` from the folders in `results/experiments/`; do not edit it. Each experiment is one
+command, which writes its numbers (CSV), its plot and its verdict (`verdict.json`, with commit, machine and date) to
+`results/experiments/NAME/`; all trainings are in one table,
+[runs.csv](../results/experiments/trainings/runs.csv).
 
 Accuracies here are those of small models after short trainings on CIFAR-10
 ([ablation.yaml](../src/laplacianformer/recipes/ablation.yaml), every variant with the same seeds), not the paper's.
@@ -32,7 +33,9 @@ were not measured here.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results (default: results)")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder of results (default: results/experiments)"
+    )
     parser.add_argument("--page", type=Path, default=PAGE, help="file to write (default: docs/reproduction.md)")
     arguments = parser.parse_args()
     with replacing(arguments.page) as file:
@@ -63,6 +66,8 @@ def _section(name: str, verdict: dict[str, Any], results: Path, folder: Path) ->
     commit = verdict["commit"].removesuffix("+")[:12]
     path = Path(os.path.relpath(results, folder)).as_posix()
     # Experiments that only train have no numbers of their own.
+    _, _, _, *options = verdict["command"].split()  # of a run whose experiment may have had another name
+    command = " ".join(["laplacianformer", "reproduce", name, *options])
     numbers = f"{path}/{name}" if list((results / name).glob("*.csv")) else f"{path}/trainings/runs.csv"
     return f"""
 ## {name}
@@ -75,7 +80,7 @@ def _section(name: str, verdict: dict[str, Any], results: Path, folder: Path) ->
 
 ![{name}]({path}/{name}/{name}.png)
 
-`{verdict["command"]}`: [numbers]({numbers}), commit {commit}, {verdict["date"]}, {verdict["machine"]}."""
+`{command}`: [numbers]({numbers}), commit {commit}, {verdict["date"]}, {verdict["machine"]}."""
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import yaml
 from laplacianformer import assets as shipped
 from laplacianformer import weights
 from laplacianformer.cli import main
+from laplacianformer.weights._description import metrics, origin
 from tests.helpers import picture
 from tests.model.helpers import create, images, perturbed
 
@@ -123,8 +124,8 @@ def test_the_file_of_this_release_is_small_complete_and_works():
     assert sorted(loaded.classes) == sorted(CIFAR10)
     assert loaded.input["size"] == (3, 32, 32)
     assert {"data", "metrics", "commit", "date", "version", "recipe"} <= loaded.metadata.keys()
-    assert "unknown" not in weights.origin(loaded)
-    assert 0.5 < weights.metrics(loaded)["accuracy"] < 1
+    assert "unknown" not in origin(loaded)
+    assert 0.5 < metrics(loaded)["accuracy"] < 1
     assert not yaml.safe_load(loaded.metadata["recipe"])["data"]["root"], "a folder of the machine that trained it"
     model = timm.create_model("laplacianformer_nano", pretrained=True, num_classes=10).eval()
     logits = model(images(32))

@@ -1,5 +1,6 @@
 """Bad input is refused with what was given and what is expected."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -86,3 +87,19 @@ def test_the_layer_says_what_it_is() -> None:
         AblationAttention(32, 2, grid=None, ratio=2, gram="cross")
     )
     assert "exact" in repr(AblationAttention(32, 2, grid=None))
+
+
+@pytest.mark.parametrize("option", ["kernel", "gram", "solver", "ratio", "landmarks", "tied"])
+def test_an_option_that_moved_names_the_layer_that_has_it(option):
+    with pytest.raises(TypeError, match=f"LaplacianAttention does not take {option}: use AblationAttention"):
+        LaplacianAttention(32, 1, **{option: 1})
+    assert option in inspect.signature(AblationAttention).parameters
+
+
+def test_sync_names_its_replacement_and_a_wrong_name_stays_pythons():
+    for layer in (LaplacianAttention, AblationAttention):
+        with pytest.raises(TypeError, match=f'{layer.__name__} does not take sync: use whitening="synced"'):
+            layer(32, 1, sync=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'kernal'"):
+        LaplacianAttention(32, 1, kernal="gaussian")
+    assert "gain" in inspect.signature(LaplacianAttention).parameters

@@ -130,14 +130,14 @@ def first(**fields: Any) -> Any:
 
 
 REFUSED = {
-    "duplicate name": (duplicate_name, r"train-00001\.png is there twice, with the ids 1 and 99"),
+    "duplicate name": (duplicate_name, r"train-00001\.png appears twice, with the ids 1 and 99"),
     "duplicate id": (duplicate_id, r"train-00001\.png and other\.png have the same id 1"),
     "no width": (lambda tree: tree["images"][0].pop("width"), r"train-00001\.png needs a width and a height"),
     "no images": (lambda tree: tree.update(images=[]), r"has no images"),
     "no categories": (lambda tree: tree.update(annotations=[], categories=[]), r"has no categories"),
     "same category": (
         lambda tree: tree["categories"].append(tree["categories"][0]),
-        r"'circle' \(id 1\) is there twice",
+        r"'circle' \(id 1\) appears twice",
     ),
     "not a tree": (lambda tree: tree.pop("annotations"), r"is not a COCO file: expected lists of images"),
     "unknown image": (first(image_id=77), r"annotation 1 is of image 77, which is not in the file"),

@@ -43,21 +43,25 @@ def links(page: Path) -> list[str]:
     return [link for link in _LINK.findall(prose(page)) if ":" not in link]
 
 
-def shell_lines(page: Path) -> list[list[str]]:
-    """The command lines of the shell blocks, as words; lines that end with a backslash are joined."""
-    code = "\n".join(block.code for block in blocks(page, "bash")).replace("\\\n", " ")
+def lines(block: Block) -> list[list[str]]:
+    """The command lines of a shell block, as words; lines that end with a backslash are joined."""
+    code = block.code.replace("\\\n", " ")
     return [words for line in code.splitlines() if (words := shlex.split(line, comments=True))]
 
 
+def shell_lines(page: Path) -> list[list[str]]:
+    return [words for block in blocks(page, "bash") for words in lines(block)]
+
+
+def arguments_of(words: list[str]) -> list[str]:
+    """The arguments of `laplacianformer ...`, also behind torchrun or srun, up to a redirection or a pipe."""
+    arguments = words[words.index("laplacianformer") + 1 :]
+    end = next((index for index, word in enumerate(arguments) if word in {">", "|", "&&", ";"}), None)
+    return arguments[:end]
+
+
 def commands(page: Path) -> list[list[str]]:
-    """The arguments of every `laplacianformer ...`, also behind torchrun or srun, up to a redirection or a pipe."""
-    found = []
-    for words in shell_lines(page):
-        if "laplacianformer" in words:
-            arguments = words[words.index("laplacianformer") + 1 :]
-            end = next((index for index, word in enumerate(arguments) if word in {">", "|", "&&", ";"}), None)
-            found.append(arguments[:end])
-    return found
+    return [arguments_of(words) for words in shell_lines(page) if "laplacianformer" in words]
 
 
 class _Parsed(Exception):

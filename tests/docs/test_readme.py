@@ -1,24 +1,16 @@
-"""The fenced blocks of README.md can be pasted: they run, or at least every option in them exists."""
+"""The fenced blocks of README.md can be pasted: they run, and every option in them exists."""
 
-import contextlib
-import io
 import re
 
 import pytest
 
-from laplacianformer import cli
-from tests.docs.helpers import README, ROOT, blocks, commands, parse, shell_lines
-
-# Commands that need no data and no weights, and what makes them quick.
-HARMLESS = [(["info"], ["--size", "32"]), (["reproduce", "--list"], [])]
+from tests.docs.helpers import README, ROOT, commands, parse, shell_lines
+from tests.docs.running import run
 
 
-def test_python_blocks_run_in_order():
-    found = blocks(README, "python")
-    assert len(found) >= 3
-    namespace = {}
-    for block in found:
-        exec(compile(block.code, "README.md", "exec"), namespace)
+@pytest.mark.slow
+def test_it_runs_from_top_to_bottom(monkeypatch, tmp_path):
+    namespace = run(README, monkeypatch, tmp_path)
     assert namespace["logits"].shape == (1, 10)
     assert [tuple(feature_map.shape[2:]) for feature_map in namespace["feature_maps"]] == [
         (64, 104),
@@ -32,15 +24,6 @@ def test_python_blocks_run_in_order():
 @pytest.mark.parametrize("arguments", commands(README), ids=" ".join)
 def test_commands_are_known(arguments, monkeypatch):
     parse(arguments, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "quick"), HARMLESS)
-def test_commands_that_need_nothing_run(arguments, quick):
-    assert arguments in commands(README)
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        cli.main([*arguments, *quick])
-    assert output.getvalue().strip()
 
 
 def test_an_unknown_option_is_noticed(monkeypatch):

@@ -18,9 +18,9 @@ from laplacianformer.experiments import (
     gradients,
     injectivity,
     inputs,
-    kernel_accuracy,
-    kernel_time,
     memory,
+    op_accuracy,
+    op_time,
     qk_distances,
     rivals,
     solver_convergence,
@@ -40,8 +40,8 @@ pytest.importorskip("matplotlib")
         ("accuracy-flops", "models.csv", "agrees in part"),
         ("injectivity", "separation.csv", "agrees"),
         ("qk-distances", "tails.csv", "not confirmed at this scale"),
-        ("kernel-accuracy", "errors.csv", None),  # depends on the machine
-        ("kernel-time", "times.csv", None),
+        ("op-accuracy", "errors.csv", None),  # depends on the machine
+        ("op-time", "times.csv", None),
         ("memory", "memory.csv", None),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_tail_must_be_heavy_and_heavier(l1, squared, verdict) -> None:
 def test_the_plain_formulas_that_are_timed_are_those_of_the_ops() -> None:
     x = torch.rand(1, 2, 20, 4)
     for op, given in (("laplacian_kernel", x), ("newton_schulz", rivals.plain_kernel(x, x, 4.0))):
-        torch.testing.assert_close(kernel_time.PLAIN[op](given), kernel_time.OURS[op](given), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(op_time.PLAIN[op](given), op_time.OURS[op](given), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["plain", "cdist", "sklearn", "keops"])
@@ -223,7 +223,7 @@ def test_an_error_of_one_digit_is_seen() -> None:
         rows = [
             case | {"backend": name, "error": error} for name, error in (("reference", 1e-7), ("cpu", factor * 1e-7))
         ]
-        assert kernel_accuracy.judge(rows).verdict == verdict
+        assert op_accuracy.judge(rows).verdict == verdict
 
 
 # ---- memory ----

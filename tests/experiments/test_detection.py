@@ -10,19 +10,21 @@ from laplacianformer.experiments.rows import read_rows
 pytest.importorskip("matplotlib")
 
 
-def test_recorded_runs_are_read(tmp_path) -> None:
-    for name in ("shapes-maskrcnn", "pennfudan-retinanet", "solver-accuracy"):
-        (tmp_path / name).mkdir()
+def test_recorded_runs_are_read(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipes, written = tmp_path / "results" / "recipes", tmp_path / "results" / "experiments" / "detection"
+    for name in ("shapes-maskrcnn", "pennfudan-retinanet", "without-scores"):
+        (recipes / name).mkdir(parents=True)
     scores = {"box": {"AP": 51.2, "AP50": 70.0}, "mask": {"AP": 48.1, "AP50": None}}
-    (tmp_path / "shapes-maskrcnn" / "scores.json").write_text(json.dumps(scores))
+    (recipes / "shapes-maskrcnn" / "scores.json").write_text(json.dumps(scores))
     run = {"metrics": {"box_ap": 60.5, "steps": 10}}
-    (tmp_path / "pennfudan-retinanet" / "run.json").write_text(json.dumps(run))
-    cli.main(["reproduce", "detection", "--output", str(tmp_path)])
-    written = json.loads((tmp_path / "detection" / "verdict.json").read_text())
-    assert written["verdict"] == "not confirmed at this scale"
-    assert "pennfudan-retinanet: box AP 60.5; shapes-maskrcnn: box AP 51.2, mask AP 48.1." in written["measured"]
-    assert len(read_rows(tmp_path / "detection" / "precision.csv")) == len(detection.REPORTED) + 2
-    with Image.open(tmp_path / "detection" / "detection.png") as picture:
+    (recipes / "pennfudan-retinanet" / "run.json").write_text(json.dumps(run))
+    cli.main(["reproduce", "detection"])
+    verdict = json.loads((written / "verdict.json").read_text())
+    assert verdict["verdict"] == "not confirmed at this scale"
+    assert "pennfudan-retinanet: box AP 60.5; shapes-maskrcnn: box AP 51.2, mask AP 48.1." in verdict["measured"]
+    assert len(read_rows(written / "precision.csv")) == len(detection.REPORTED) + 2
+    with Image.open(written / "detection.png") as picture:
         assert min(picture.size) > 400
 
 

@@ -18,9 +18,12 @@ specification.loader.exec_module(page)
 
 
 def verdict(results: Path, name: str, **changed: str) -> None:
-    keys = ("source", "claim", "measured", "verdict", "command", "commit", "date", "machine")
+    keys = ("source", "claim", "measured", "verdict", "commit", "date", "machine")
+    command = "laplacianformer reproduce earlier-name --coco DIR"
     (results / name).mkdir(parents=True)
-    (results / name / "verdict.json").write_text(json.dumps(dict.fromkeys(keys, "some words") | changed))
+    (results / name / "verdict.json").write_text(
+        json.dumps(dict.fromkeys(keys, "some words") | {"command": command} | changed)
+    )
 
 
 def test_the_committed_page_is_that_of_the_committed_results() -> None:
@@ -35,23 +38,24 @@ def test_the_committed_verdicts_judge_the_claims_of_the_code() -> None:
 def test_every_picture_and_link_of_the_page_is_there() -> None:
     text = page.PAGE.read_text()
     for name in page.verdicts(page.RESULTS):
-        assert f"](../results/{name}/{name}.png)" in text
+        assert f"](../results/experiments/{name}/{name}.png)" in text
     links = [part.split(")")[0] for part in text.split("](")[1:]]
     assert all((page.PAGE.parent / link).exists() for link in links if not link.startswith("#"))
 
 
 @pytest.mark.slow
 def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path) -> None:
-    verdict(tmp_path / "results", "lambda", verdict="disagrees", commit="0123456789abcdef+")
-    verdict(tmp_path / "results", "gradients")
-    (tmp_path / "results" / "gradients" / "lengths.csv").write_text("length\n1\n")
-    paths = ["--results", str(tmp_path / "results"), "--page", str(tmp_path / "docs" / "reproduction.md")]
+    results = tmp_path / "results" / "experiments"
+    verdict(results, "lambda", verdict="disagrees", commit="0123456789abcdef+")
+    verdict(results, "gradients")
+    (results / "gradients" / "lengths.csv").write_text("length\n1\n")
+    paths = ["--results", str(results), "--page", str(tmp_path / "docs" / "reproduction.md")]
     ended = subprocess.run([sys.executable, SCRIPT, *paths], capture_output=True, text=True, check=True)
     text = (tmp_path / "docs" / "reproduction.md").read_text()
     assert "| [lambda](#lambda) | some words | **disagrees** |" in text
-    assert "[numbers](../results/trainings/runs.csv), commit 0123456789ab," in text
-    assert "[numbers](../results/gradients), commit some words," in text
+    assert "[numbers](../results/experiments/trainings/runs.csv), commit 0123456789ab," in text
+    assert "`laplacianformer reproduce gradients --coco DIR`: [numbers](../results/experiments/gradients)," in text
     assert "- **Claim** (some words): some words\n- **Measured**" in text
-    assert "![lambda](../results/lambda/lambda.png)" in text
+    assert "![lambda](../results/experiments/lambda/lambda.png)" in text
     assert text.count("not run yet") == len(EXPERIMENTS) - 2
     assert f"2 of {len(EXPERIMENTS)} experiments" in ended.stdout

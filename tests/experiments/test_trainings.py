@@ -17,7 +17,7 @@ from laplacianformer.experiments import (
     attention_maps,
     defaults,
     kernel_convergence,
-    kernels,
+    other_kernels,
     qk_distances,
     reproduce,
     scale,
@@ -38,7 +38,7 @@ SWEEPS = {
     "solver-accuracy": solver_accuracy.SOLVERS,
     "lambda": scale.SCALES,
     "whitening": whitening.KINDS,
-    "kernels": kernels.KERNELS,
+    "other-kernels": other_kernels.KERNELS,
     "defaults": defaults.CHOICES,
 }
 NOT_RUN = ("defaults",)  # takes three hours on one core
@@ -87,7 +87,7 @@ def full(**given) -> Settings:
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name not in NOT_RUN])
 def test_every_run_of_a_sweep_has_its_row_in_the_results(name) -> None:
     """Rows of trainings made before some options moved to AblationAttention are still found."""
-    rows = {row["run"]: row for row in read_rows(ROOT / "results" / "trainings" / "runs.csv")}
+    rows = {row["run"]: row for row in read_rows(ROOT / "results" / "experiments" / "trainings" / "runs.csv")}
     runs = trainings.runs_of(full(cifar10="anywhere"), SWEEPS[name], "kind")
     assert len(runs) == 3 * len(SWEEPS[name])
     for run in runs:
@@ -107,7 +107,7 @@ def test_every_run_of_experiments_that_inspect_trained_models_has_its_row(module
     monkeypatch.setattr(module, "train", asked)
     with pytest.raises(Asked) as raised:
         module.run(full(cifar10="anywhere"))
-    recorded = {row["run"] for row in read_rows(ROOT / "results" / "trainings" / "runs.csv")}
+    recorded = {row["run"] for row in read_rows(ROOT / "results" / "experiments" / "trainings" / "runs.csv")}
     assert {run.key for run in raised.value.args[0]} <= recorded
 
 
@@ -131,12 +131,12 @@ def test_options_that_only_compare_are_those_of_the_ablation_mixer() -> None:
 def test_from_the_command_line_to_the_plot(name, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     cli.main(["reproduce", name, "--cifar10", "somewhere"])
-    folder = tmp_path / "results" / name
+    folder = tmp_path / "results" / "experiments" / name
     written = json.loads((folder / "verdict.json").read_text())
     assert written["verdict"] == "not confirmed at this scale"  # the stand-in's accuracy is that of the seed
     assert "not confirmed" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} == {"verdict.json", f"{name}.png"}  # no copies of rows
-    assert len(read_rows(tmp_path / "results" / "trainings" / "runs.csv")) == 3 * len(SWEEPS[name])
+    assert len(read_rows(tmp_path / "results" / "experiments" / "trainings" / "runs.csv")) == 3 * len(SWEEPS[name])
     with Image.open(folder / f"{name}.png") as picture:
         assert min(picture.size) > 400
 
@@ -241,6 +241,8 @@ def test_the_quick_form_of_the_defaults_trains_a_few_choices(tmp_path, monkeypat
 @pytest.mark.slow
 def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kernels, "KERNELS", {name: kernels.KERNELS[name] for name in ("laplacian", "polynomial")})
-    cli.main(["reproduce", "kernels", "--quick"])
+    monkeypatch.setattr(
+        other_kernels, "KERNELS", {name: other_kernels.KERNELS[name] for name in ("laplacian", "polynomial")}
+    )
+    cli.main(["reproduce", "other-kernels", "--quick"])
     assert len(read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")) == 2

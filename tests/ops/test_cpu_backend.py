@@ -133,3 +133,37 @@ def test_addresses_beyond_31_bits(rows_are_far: bool) -> None:
         )
     product = ops.laplacian_matmul(y[:, :2], x, x, 4.0, backend="cpu")
     assert torch.equal(product, ops.laplacian_matmul(y[:, :2], dense, dense, 4.0, backend="cpu"))
+
+
+def attention(q, k, v):
+    heads = (matrices[:, None] for matrices in (q, k, v))
+    return ops.laplacian_attention(*heads, (2, 2), (1, 2), 4.0, variance="batch")[0]
+
+
+@needs_cpu
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    ("op", "count"),
+    [
+        (lambda x: ops.rotate(x, torch.full((4, 2), 0.6), torch.full((4, 2), 0.8)), 1),
+        (lambda x: ops.column_variance(x[:, None]), 1),
+        (lambda x: ops.newton_schulz(x, 3), 1),
+        (attention, 3),
+    ],
+    ids=["rotate", "column_variance", "newton_schulz", "laplacian_attention"],
+)
+def test_matrices_beyond_31_bits(op, count: int, backward: bool) -> None:
+    """The other ops, forward and backward, on two matrices that lie that far apart."""
+    far = 2**31 + 64
+    dense = torch.rand(count, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    distant = [
+        torch.empty(0).set_(torch.UntypedStorage(4 * (far + 64))).as_strided((2, 4, 4), (far, 4, 1)).copy_(matrices)
+        for matrices in dense
+    ]
+    outputs = []
+    for inputs in (dense.unbind(), distant):
+        inputs = [matrices.requires_grad_(backward) for matrices in inputs]
+        with ops.use_backend("cpu"):
+            out = op(*inputs)
+            outputs.append(torch.autograd.grad(out.square().sum(), inputs) if backward else [out.detach()])
+    assert all(torch.equal(near, found) for near, found in zip(*outputs, strict=True))

@@ -1,4 +1,4 @@
-"""metrics.csv after a resume: no row is there twice, missing or truncated."""
+"""metrics.csv after a resume: no row is repeated, missing or truncated."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ import torch
 
 
 def provenance(device: str = "cpu", threads: int | None = None) -> dict[str, str]:
-    """Commit, machine, date and torch version. `threads`: of what was measured, if that is not this process."""
+    """Commit, machine, date and torch version. `threads`: those of the measured process, if it is another one."""
     cpu = f"{_processor()} ({torch.backends.cpu.get_cpu_capability()}), {threads or torch.get_num_threads()} threads"
     return {
         "commit": commit(),

@@ -15,7 +15,7 @@ _SOURCES = frozenset({"file", "url", "hf_hub_id", "state_dict"})  # where timm m
 def as_pretrained(arguments: dict[str, Any]) -> dict[str, Any]:
     """Arguments of timm.create_model with which `pretrained=True` loads these weights.
 
-    As they are where other weights are named, or where the package has none: timm then says so.
+    Unchanged where other weights are named, or where the package has none: timm then says so.
     """
     overlay = arguments.get("pretrained_cfg_overlay") or {}
     if arguments.get("pretrained_cfg") or _SOURCES & overlay.keys() or not PATH.is_file():

@@ -1,4 +1,4 @@
-"""Which of the two Laplacian layers has given options."""
+"""Which of the two Laplacian layers takes given options."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from laplacianformer.attention.ablation import AblationAttention
 from laplacianformer.attention.laplacian import LaplacianAttention
 
-# The options that `LaplacianAttention` does not have.
+# The options that `LaplacianAttention` does not take.
 _DEFAULTS = {
     "kernel": "laplacian",
     "gram": "keys",
@@ -18,7 +18,7 @@ _DEFAULTS = {
 
 
 def laplacian_layer(options: Mapping[str, Any]) -> tuple[type[LaplacianAttention], dict[str, Any]]:
-    """The layer that has these options of `attention="laplacian"`, and its options.
+    """The layer that takes these options of `attention="laplacian"`, and its options.
 
     In older weights files one layer had them all: where one of the comparisons is among them, it is
     `AblationAttention` now, and `sync=True` is `whitening="synced"`.
@@ -31,6 +31,6 @@ def laplacian_layer(options: Mapping[str, Any]) -> tuple[type[LaplacianAttention
 
 
 def needs_ablation(options: Mapping[str, Any]) -> bool:
-    """Whether only `AblationAttention` has these options."""
+    """Whether only `AblationAttention` takes these options."""
     exact = "grid" in options and options["grid"] is None
     return bool(_DEFAULTS.keys() & options.keys()) or options.get("whitening") in ("instance", "full") or exact

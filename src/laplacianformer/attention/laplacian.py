@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from laplacianformer import ops
 from laplacianformer.attention._factors import Decomposition, Factors, factors_of
 from laplacianformer.attention._landmarks import Grid, LandmarkAttention
+from laplacianformer.attention._removed import name_replacements
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.attention._whitening import Kind, Whitening
 from laplacianformer.ops import _check as check
@@ -52,6 +53,7 @@ class LaplacianAttention(LandmarkAttention):
     # The start of the Newton-Schulz steps: the faster one, for W is symmetric positive definite.
     newton_schulz_start: Literal["identity", "transpose"] = "identity"
 
+    @name_replacements
     def __init__(
         self,
         dim: int,

@@ -37,7 +37,7 @@ def predict(
     Args:
         top: number of classes in each ranking.
         device: such as "cuda:1"; None takes the accelerator if there is one, or the CPU.
-        keep_inputs: the first so many images that can be read keep what the model took, for drawing.
+        keep_inputs: the number of images, the first that can be read, whose input to the model is kept for drawing.
     """
     chosen = chosen_device(device)
     model = loaded.model.to(chosen)

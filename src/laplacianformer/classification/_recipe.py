@@ -36,7 +36,7 @@ class Data:
     train_split: str = "train"
     val_split: str = "validation"
     num_classes: Count | None = None  # needed where the reader doesn't know: wds/, hfids/
-    # For wds/ without an _info file: the number of images. For other readers but streams: the most, spread over all.
+    # For wds/ without an _info file: the number of images. For readers that are no streams: the most to take, evenly.
     train_samples: Count | None = None
     val_samples: Count | None = None
     size: Count = 224

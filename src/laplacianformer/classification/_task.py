@@ -22,7 +22,7 @@ from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
 from laplacianformer.training._report import Report, Table
 from laplacianformer.training._session import Session, start
-from laplacianformer.weights import FORBIDDEN, checked_metadata
+from laplacianformer.weights._file import FORBIDDEN, checked_metadata
 
 COLUMNS = (
     "step",  # optimiser steps so far

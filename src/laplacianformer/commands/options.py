@@ -21,11 +21,12 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 
 def load_classifier(path: Path | None) -> "Weights":
     """What --weights names; without it the weights in the package, and a line on stderr that says what they are."""
-    from laplacianformer import weights
+    from laplacianformer.weights._description import origin
+    from laplacianformer.weights._file import load_chosen
 
-    loaded = weights.load_chosen(path)
+    loaded = load_chosen(path)
     if path is None:
-        note(weights.origin(loaded))
+        note(origin(loaded))
     return loaded
 
 

@@ -102,9 +102,9 @@ def _draw_attention(
 
 
 def _table(loaded: "Weights", predictions: Sequence["Prediction"]) -> Table:
-    from laplacianformer import weights
+    from laplacianformer.weights import describe
 
-    table = Table(caption=Text(weights.describe(loaded)), caption_justify="left")
+    table = Table(caption=Text(describe(loaded)), caption_justify="left")
     table.add_column("image", overflow="fold")
     table.add_column("prediction")
     table.add_column("probability", justify="right", no_wrap=True)
@@ -119,7 +119,8 @@ def _table(loaded: "Weights", predictions: Sequence["Prediction"]) -> Table:
 
 
 def _as_json(loaded: "Weights", predictions: Sequence["Prediction"]) -> dict[str, Any]:
-    from laplacianformer import assets, weights
+    from laplacianformer import assets
+    from laplacianformer.weights._description import metrics
 
     return {
         "weights": {
@@ -127,7 +128,7 @@ def _as_json(loaded: "Weights", predictions: Sequence["Prediction"]) -> dict[str
             "shipped": loaded.path == assets.PATH,
             "architecture": loaded.metadata["architecture"],
             "classes": loaded.classes,
-            "metrics": weights.metrics(loaded),
+            "metrics": metrics(loaded),
         },
         "predictions": [
             {

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="DIR",
-        help="folder of results (default: results; runs/quick, runs/imagenet or runs/coco with these options)",
+        help="folder of results (default: results/experiments; runs/quick, runs/imagenet or runs/coco at these scales)",
     )
 
 

@@ -12,7 +12,7 @@ from laplacianformer.data._batch import NO_LABEL, Batch
 def numbers_among(found: Sequence[str], expected: Sequence[str], what: str, whose: str) -> list[int]:
     """The index of each found class among the expected ones, which have to be the same.
 
-    For messages: `what` has the classes that were found; `whose` says who doesn't know others: "training doesn't".
+    For messages: `what` is where the classes were found, `whose` who doesn't know the others: "training doesn't".
     """
     unknown, missing = sorted(set(found) - set(expected)), sorted(set(expected) - set(found))
     parts = []

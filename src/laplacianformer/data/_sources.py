@@ -30,7 +30,7 @@ class Source:
     root: str | None
     split: str
     num_classes: int | None = None  # where the reader has no names for them
-    samples: int | None = None  # of a stream, if the reader doesn't know how many it has; otherwise, the most to take
+    samples: int | None = None  # the most to take; for a stream that doesn't know it, its number of images
     inside: tuple[str, ...] = ()  # classes whose folders may be in root (or a tar) itself, not in a folder of the split
 
     @property

@@ -6,10 +6,10 @@ from typing import Any
 
 import gradio as gr
 
-from laplacianformer import weights
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.demo.explorer import ALL_HEADS, MAPS, Analysis, Explorer, Point
+from laplacianformer.weights._description import origin
 
 CENTRE = (0.5, 0.5)
 TOP = 5  # classes that are shown
@@ -225,7 +225,7 @@ def _clicked_point(analysis: Analysis, event: gr.SelectData) -> Point:
 def _heading(explorer: Explorer) -> str:
     return (
         "# LaplacianFormer: what it sees, and what it attends to\n"
-        f"{weights.origin(explorer.loaded)}. It knows {len(explorer.loaded.classes)} classes, and assigns anything "
+        f"{origin(explorer.loaded)}. It knows {len(explorer.loaded.classes)} classes, and assigns anything "
         "else to one of them. Everything runs on this computer."
     )
 

@@ -6,8 +6,8 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.detection._masks import decode, extent
 
 _Tree = dict[str, Any]
-_FAR = 1e9  # pixels; no box or mask is so large
-_BEYOND = 10  # times the side of the image that a polygon may leave it by; the time to draw one grows with its length
+_FAR = 1e9  # pixels; no box or mask is larger
+_BEYOND = 10  # how far a polygon may leave the image, in sides of the image; drawing takes time in proportion
 
 
 def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[_Tree, list[str]]:
@@ -60,7 +60,7 @@ def _checked_images(entries: list[Any], source: str) -> dict[int, _Tree]:
                 f"{source}: {images[fields['id']]['file_name']} and {name} have the same id {fields['id']}"
             )
         if name in names:
-            raise InputError(f"{source}: {name} is there twice, with the ids {names[name]} and {fields['id']}")
+            raise InputError(f"{source}: {name} appears twice, with the ids {names[name]} and {fields['id']}")
         images[fields["id"]], names[name] = fields, fields["id"]
     if not images:
         raise InputError(f"{source} has no images")
@@ -73,7 +73,7 @@ def _checked_categories(entries: list[Any], source: str) -> dict[int, _Tree]:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), int) or not entry.get("name"):
             raise InputError(f"{source}: a category needs an id (a whole number) and a name, got {entry!r}")
         if entry["id"] in categories or entry["name"] in [other["name"] for other in categories.values()]:
-            raise InputError(f"{source}: the category {entry['name']!r} (id {entry['id']}) is there twice")
+            raise InputError(f"{source}: the category {entry['name']!r} (id {entry['id']}) appears twice")
         categories[entry["id"]] = entry
     if not categories:
         raise InputError(f"{source} has no categories")

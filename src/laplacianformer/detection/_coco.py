@@ -75,7 +75,7 @@ class CocoImages:
         return image, self.target(index)
 
     def target(self, index: int) -> Target:
-        """The objects of an image, without crowds, which are no single objects."""
+        """The objects of an image, without crowds, which are not single objects."""
         entry = self.entries[index]
         height, width = entry["height"], entry["width"]
         objects = [one for one in self.objects[entry["id"]] if not one["iscrowd"]]

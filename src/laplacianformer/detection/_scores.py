@@ -77,7 +77,7 @@ def _numbers(images: CocoImages, results: list[dict[str, Any]], kind: Kind, coun
 
 
 def _silent(*_: Any, **__: Any) -> None:
-    """Instead of print."""
+    """Takes the place of print."""
 
 
 def rows(scores: Scores) -> tuple[tuple[str, ...], ...]:

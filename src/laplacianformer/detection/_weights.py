@@ -18,7 +18,7 @@ from torch import nn
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
 from laplacianformer.detection._builders import BUILDERS
-from laplacianformer.weights import FORBIDDEN, FORMAT, check_task
+from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task
 
 _KEYS = ("task", "architecture", "model_args", "classes", "category_ids")
 
@@ -53,7 +53,7 @@ def save_detector(
         classes: names of the labels, from label 1 on.
         category_ids: their ids in COCO files; without them 1, 2, ...
         metadata: what else the file should say.
-        dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
+        dtype: of the parameters in the file, for example torch.float16. Buffers (a few statistics) keep theirs.
     """
     path = Path(path)
     stated = detector_metadata(path, model, classes, category_ids or range(1, len(classes) + 1), metadata or {})

@@ -1,7 +1,7 @@
 """The model with other gains, Gram matrices and numbers of Newton-Schulz steps than the default ones, trained alike.
 
 The crossed Gram matrix is the paper's equation, k(Qm, Km); the default is the paper's text, k(Km, Km). The recipe has
-4 x 4 landmarks, so its gain of 4 is sqrt(m). results/decisions has the first evidence, from an earlier script.
+4 x 4 landmarks, so its gain of 4 is sqrt(m). results/archive/decisions has the first evidence, from an earlier script.
 """
 
 from collections.abc import Mapping, Sequence

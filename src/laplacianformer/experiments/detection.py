@@ -1,7 +1,7 @@
 """Average precision of detectors: what the paper reports on COCO, beside the detection recipes that were run here.
 
-These are found as results/RECIPE/scores.json (which a training writes) or run.json with its metrics. --coco trains the
-"1x" recipes themselves; --quick trains for a moment on generated shapes.
+These are found as results/recipes/NAME/scores.json (which a training writes) or run.json with its metrics. --coco
+trains the "1x" recipes themselves; --quick trains for a moment on generated shapes.
 """
 
 import json
@@ -38,6 +38,7 @@ REPORTED: list[tuple[str, str, float, float, float | None]] = [
     ("large", "SOFT++-Large", 47.0, 42.2, 47.0),
     ("large", "LaplacianFormer-Large", 48.2, 43.8, 48.5),
 ]
+RECORDED = Path("results/recipes")  # one folder per training
 SIZES = ("tiny", "small", "medium", "large")
 DETECTORS = ("maskrcnn", "retinanet")
 QUICK = (
@@ -48,7 +49,7 @@ Found = dict[str, dict[str, float]]  # recipe: {"box_ap": ..., "mask_ap": ...} i
 
 
 def run(settings: Settings) -> Outcome:
-    found = _trained(settings) if settings.quick or settings.coco else _recorded(settings.results.parent)
+    found = _trained(settings) if settings.quick or settings.coco else _recorded(RECORDED)
     rows: list[Row] = []
     for size, backbone, box, mask, retinanet in REPORTED:
         reported = {"reported_maskrcnn_box_ap": box, "reported_maskrcnn_mask_ap": mask}
@@ -76,10 +77,10 @@ def _trained(settings: Settings) -> Found:
     return found
 
 
-def _recorded(results: Path) -> Found:
-    """The detection recipes that have a folder among the results."""
+def _recorded(recipes: Path) -> Found:
+    """The scores of the detection recipes that were trained before."""
     found: Found = {}
-    for folder in sorted(results.glob("*-*/")):
+    for folder in sorted(recipes.glob("*-*/")):
         if (folder / "scores.json").exists():
             scores = json.loads((folder / "scores.json").read_text())
             found[folder.name] = {

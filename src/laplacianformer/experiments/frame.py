@@ -18,19 +18,22 @@ EXPERIMENTS = {
     "attention-maps": "Figure 2b: attention maps of the first block and their singular values, by kernel and by lambda",
     "accuracy-flops": "Figure 3a and Table 1: parameters and multiply-adds, beside the reported accuracies",
     "memory": "Figure 3b: peak memory and time of an attention layer by number of tokens",
-    "kernel-time": "run time of the kernels by size, against PyTorch",
-    "kernel-accuracy": "appendix: the error of the kernels against float64",
+    "op-time": "run time of the Laplacian kernel and of Newton-Schulz by size, against PyTorch",
+    "op-accuracy": "appendix: the error of every backend of the ops against float64",
     "solver-convergence": "Newton-Schulz against conjugate gradients, by condition number",
     "detection": "Table 2: the detection recipes, beside the reported precision",
     "solver-accuracy": "Table 3: the model trained with Newton-Schulz, conjugate gradients and a ridge solve",
     "lambda": "Table 3: the model trained with different scales of the kernel",
     "whitening": "beyond the paper: no whitening, diagonal and full whitening",
-    "kernels": "the paper's future work: cosine, polynomial and Matern kernels",
+    "other-kernels": "the paper's future work: cosine, polynomial and Matern kernels",
     "injectivity": "appendix: whether different queries get different attention weights",
     "gradients": "appendix: the gradient of both kernels as two points approach each other",
     "defaults": "where the paper is silent: gain, Gram matrix and number of steps of the default layer",
     "long-range": "beyond the paper: token mixers on four tasks of Long Range Arena, and against time",
 }
+
+# What experiments were called before, when "kernel" meant both the function and the code that computes it.
+RENAMED = {"kernel-time": "op-time", "kernel-accuracy": "op-accuracy", "kernels": "other-kernels"}
 
 Progress = Callable[[int, int], None]  # called with the number of finished trainings and of all trainings
 
@@ -110,14 +113,14 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import memory
 
             return memory
-        case "kernel-time":
-            from laplacianformer.experiments import kernel_time
+        case "op-time":
+            from laplacianformer.experiments import op_time
 
-            return kernel_time
-        case "kernel-accuracy":
-            from laplacianformer.experiments import kernel_accuracy
+            return op_time
+        case "op-accuracy":
+            from laplacianformer.experiments import op_accuracy
 
-            return kernel_accuracy
+            return op_accuracy
         case "solver-convergence":
             from laplacianformer.experiments import solver_convergence
 
@@ -138,10 +141,10 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import whitening
 
             return whitening
-        case "kernels":
-            from laplacianformer.experiments import kernels
+        case "other-kernels":
+            from laplacianformer.experiments import other_kernels
 
-            return kernels
+            return other_kernels
         case "injectivity":
             from laplacianformer.experiments import injectivity
 
@@ -158,6 +161,8 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import long_range
 
             return long_range
+        case _ if name in RENAMED:
+            raise InputError(f"{name} is called {RENAMED[name]} now: `laplacianformer reproduce {RENAMED[name]}`")
         case _:
             raise InputError(f"no experiment {name!r}: `laplacianformer reproduce --list` names all")
 
@@ -166,7 +171,7 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> R
     """Run an experiment and write its verdict beside its numbers. `given`: the other fields of `Settings`."""
     experiment = find(name)
     scale = "quick" if quick else next((key for key in ("imagenet", "coco") if given.get(key)), "full")
-    output = output or Path("results" if scale == "full" else f"runs/{scale}")
+    output = output or Path("results/experiments" if scale == "full" else f"runs/{scale}")
     results, work = output / name, Path("runs/reproduce") / scale
     outcome = experiment.run(Settings(results, output / "trainings", work, quick, **given))
     options = {"quick": " --quick", "imagenet": " --imagenet DIR", "coco": " --coco DIR", "full": ""}

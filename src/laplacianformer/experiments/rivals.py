@@ -1,6 +1,6 @@
 """Other ways to compute the ops of this package, to time against: plain PyTorch, torch.compile and other libraries.
 
-Shared by the experiment `kernel-time`, the paper's figure of run time against size, and by benchmarks/kernels.py, the
+Shared by the experiment `op-time`, the paper's figure of run time against size, and by benchmarks/kernels.py, the
 benchmark of a release against other libraries and against the limit of the machine.
 """
 

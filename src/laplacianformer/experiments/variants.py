@@ -45,7 +45,7 @@ def _is_best(rows: Sequence[Row], column: str, default: str, others: Sequence[st
 
 
 def verdict_of_parts(confirmed: Sequence[bool]) -> Verdict:
-    """Of a claim with several parts, none of which is contradicted."""
+    """The verdict on a claim with several parts, none of which is contradicted."""
     return "agrees" if all(confirmed) else "agrees in part" if any(confirmed) else "not confirmed at this scale"
 
 

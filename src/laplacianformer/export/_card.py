@@ -12,10 +12,10 @@ from typing import Any
 from timm.models import save_for_hf
 from timm.models._hub import generate_readme
 
-from laplacianformer import weights
 from laplacianformer._util import files
 from laplacianformer._util.errors import InputError
 from laplacianformer.weights import Weights
+from laplacianformer.weights._description import metrics, percent
 
 CITATION = """@inproceedings{laplacianformer2026,
   title     = {LaplacianFormer: Rethinking Linear Attention with Laplacian Kernel},
@@ -56,7 +56,7 @@ def write_folder(loaded: Weights, folder: Path) -> None:
 
 def card(loaded: Weights, name: str) -> str:
     """The text of the model card: what the model is, its data, metrics and limits, and how to use it."""
-    metadata, measured = loaded.metadata, weights.metrics(loaded)
+    metadata, measured = loaded.metadata, metrics(loaded)
     millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     _, height, width = loaded.input["size"]
     stated = {
@@ -70,7 +70,7 @@ def card(loaded: Weights, name: str) -> str:
         "Image size": f"{height} x {width}; others work too",
         "Classes": ", ".join(loaded.classes),
         "Trained on": metadata.get("data", "not stated"),
-        "Metrics": {key: weights.percent(key, value) for key, value in measured.items()} or "not stated",
+        "Metrics": {key: percent(key, value) for key, value in measured.items()} or "not stated",
         "Limits": LIMITS,
         "Commit": metadata.get("commit", "unknown"),
         **{key: _block(value) for key, value in stated.items() if value},

@@ -23,7 +23,7 @@ class Difference:
 
 @torch.inference_mode()
 def differences(loaded: Weights, run: Runner, size: tuple[int, int] | None = None) -> Iterator[Difference]:
-    """What `run` computes against the model, for several shapes of random images.
+    """How far what `run` computes is from the model, for random images of several shapes.
 
     size: the only height and width that `run` takes; then only the batches differ.
     """

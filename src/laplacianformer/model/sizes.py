@@ -57,7 +57,7 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def laplacianformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """1.3 M parameters, for images of 28 to 64 pixels and for small devices: the stem halves, not quarters.
+    """1.3 M parameters, for images of 28 to 64 pixels and for small devices: the stem has stride 2.
 
     Pretrained on CIFAR-10, where the package comes with the weights.
     """

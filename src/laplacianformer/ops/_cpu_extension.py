@@ -92,5 +92,5 @@ def dense(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def tables(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The cosines and sines of a rotation, or none, with their rows one after the other."""
+    """The cosines and sines of a rotation, or none, as contiguous tables."""
     return (None, None) if cos is None or sin is None else (cos.contiguous(), sin.contiguous())

@@ -26,11 +26,11 @@ TILE = 64
 # Steps of the inner loops that are unrolled; what they run over is padded to a multiple.
 UNROLL = 4
 
-# With fewer pairs in a thread than this, reading takes too large a part of its time.
+# With fewer pairs per thread than this, a thread spends too much of its time reading.
 LEAST_PAIRS = 8
 
 # A sum is cut into parts, added up afterwards, until about this many programs run: some for each processor of the
-# largest GPUs. A constant and not the GPU's own number: shapes alone say how a sum is cut.
+# largest GPUs. A constant, whatever the GPU: shapes alone decide how a sum is cut.
 PROGRAMS = 512
 
 # Room for the weights of the signs in backward, in bytes, both orders together.
@@ -98,7 +98,7 @@ def tuned(configurations: list[dict[str, int]], key: list[str]) -> Callable[[Any
 
 
 def enough_pairs(tile: int, warps: int) -> bool:
-    """Whether a tile of so many pairs is large enough for so many warps."""
+    """Whether a tile of `tile` pairs is large enough for `warps` warps."""
     return tile >= LEAST_PAIRS * 32 * warps
 
 

@@ -1,4 +1,4 @@
-"""Kernels to compare the Laplacian and the Gaussian with. As the Gaussian: matrix products, no backends.
+"""Kernels to compare the Laplacian and the Gaussian with. Like the Gaussian, they are matrix products without backends.
 
 All are positive semi-definite. (..., N, d), (..., M, d) -> (..., N, M), in the wider dtype of x and y (float32 under
 autocast). O(N M d) time, O(N M) memory.
@@ -11,7 +11,7 @@ from torch import Tensor
 from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops.gaussian_kernel import checked_points, squared_distances
 
-_SMALLEST = 1e-12  # a squared length below it counts as it: square roots and directions have no gradient at 0
+_SMALLEST = 1e-12  # shorter squared lengths are raised to it: square roots and directions have no gradient at 0
 
 
 def matern_kernel(x: Tensor, y: Tensor, scale: float) -> Tensor:

@@ -16,7 +16,7 @@ def conjugate_gradient(w: Tensor, rhs: Tensor, iterations: int, eps: float) -> T
     Args:
         w: (..., m, m). Leading dimensions of w and rhs broadcast against each other.
         rhs: (..., m, v); each column is a system of its own.
-        iterations: steps; m of them are exact in exact arithmetic. A column that has converged stands still.
+        iterations: steps; m of them are exact in exact arithmetic. A column that has converged no longer changes.
         eps: added to the diagonal.
 
     Returns:
@@ -72,7 +72,7 @@ def _(a_shape: Any, rhs_shape: Any, iterations: int, *args: Any, **kwargs: Any) 
 
 
 def ridge_solve(w: Tensor, rhs: Tensor, eps: float) -> Tensor:
-    """The x that minimises |w x - rhs|^2 + eps |x|^2: a pseudo-inverse that bears any square w.
+    """The x that minimises |w x - rhs|^2 + eps |x|^2: a pseudo-inverse for any square w.
 
     Args:
         w: (..., m, m). Leading dimensions of w and rhs broadcast against each other.

@@ -14,17 +14,17 @@ class Clock:
         self.last = monotonic()
 
     def skip(self) -> float:
-        """On something that doesn't count. Returns the seconds."""
+        """It was spent on something that doesn't count. Returns the seconds."""
         now = monotonic()
         passed, self.last = now - self.last, now
         return passed
 
     def count(self) -> None:
-        """On training."""
+        """It was spent on training."""
         self.seconds += self.skip()
 
     def wait(self) -> None:
-        """On waiting for images, which is part of training."""
+        """It was spent waiting for images, which is part of training."""
         passed = self.skip()
         self.seconds += passed
         self.waited += passed

@@ -33,7 +33,7 @@ def try_bfloat16_on_cpu() -> None:
 
 
 def error(what: str, step: int, where: str) -> InputError:
-    """For a loss or gradient of a step that is not finite; `where` is what the two functions below return."""
+    """For a step whose loss or gradient is not finite; `where` is what one of the next two functions returned."""
     return InputError(
         f"the {what} is not finite at step {step}: {where}; checkpoints are from before: try a lower "
         "optimise.lr or optimise.clip_norm, or run.precision=float32"

@@ -130,13 +130,13 @@ class Loop:
         seed_all(mix(self.task.recipe.run.seed, self.step, 2, self.fabric.global_rank))
 
     def _everywhere(self, fine: Tensor) -> bool:
-        """Whether it is so in all processes: they have to stop together."""
+        """Whether all processes are fine: they have to stop together."""
         if self.fabric.world_size == 1:
             return bool(fine)
         return bool(self.fabric.all_reduce(fine.float(), reduce_op="min"))
 
     def _stop_not_finite(self, arguments: tuple[Any, ...]) -> None:
-        """Say in which layer it began, by a forward pass with the same random numbers."""
+        """Name the first layer that is not finite, by a forward pass with the same random numbers."""
         self._seed()
         with self.fabric.autocast():
             raise finite.error("loss", self.step, finite.first_not_finite(self.learner.bare, *arguments))

@@ -15,7 +15,7 @@ class Table:
 
 
 class Report(Protocol):
-    """Is called by the first process only."""
+    """Called in the first process only."""
 
     def start(self, title: str, steps: int, step: int) -> None:
         """Step `step` of `steps` is done: 0, or that of the checkpoint that the run continues from."""

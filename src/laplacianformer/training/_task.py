@@ -41,14 +41,14 @@ class Task(Protocol):
 
     @property
     def title(self) -> str:
-        """Of the progress bar and of the table at the end."""
+        """The title of the progress bar and of the table at the end."""
 
     @property
     def recipe(self) -> AnyRecipe: ...
 
     @property
     def model(self) -> nn.Module:
-        """Built once, with the weights that the run starts from."""
+        """The model, built once, with the weights that the run starts from."""
 
     @property
     def batches(self) -> Batches: ...
@@ -62,7 +62,7 @@ class Task(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of metrics.csv."""
+        """The columns of metrics.csv."""
 
     @property
     def numbers(self) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, grad: Tensor, grad_of_mean: Tensor) -> tuple[Tensor, None]:
-    """The mean leaves this file only for here, so nothing arrives through it."""
+    """The mean is an output only to be saved for this function: no gradient arrives through it."""
     x, mean = ctx.saved_tensors
     return _variance_backward(x, mean, grad * (2 / (x.shape[0] * x.shape[2])), ctx.backend), None
 

@@ -133,6 +133,6 @@ def _(x_shape: Any, y_shape: Any, values_shape: Any, *args: Any, **kwargs: Any) 
 
 @register_flop_formula(torch.ops.laplacianformer.laplacian_matmul_backward)
 def _(grad_shape: Any, x_shape: Any, y_shape: Any, *args: Any, **kwargs: Any) -> int:
-    """The kernel again, its gradient's five operations a pair and feature, and two matrix products."""
+    """The kernel again, five operations per pair and feature for its gradient, and two matrix products."""
     *batch, n, width = x_shape
     return torch.Size(batch).numel() * n * y_shape[-2] * (8 * width + 4 * grad_shape[-1])

@@ -150,7 +150,7 @@ def add_product(
     out, base, left, right, FACTOR: tl.constexpr, SIGN: tl.constexpr, LEFT_T: tl.constexpr, RIGHT_T: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out = FACTOR base + SIGN left @ right, either of them transposed if so said. Then every thread may read it."""
+    """out = FACTOR base + SIGN left @ right, each transposed on request. Afterwards every thread may read it."""
     i = tl.arange(0, SIZE)[:, None]
     for first in range(0, SIZE, BLOCK):
         j = first + tl.arange(0, BLOCK)[None, :]

@@ -31,7 +31,7 @@ OPS: dict[str, tuple[Op, tuple[int, ...]]] = {
 def run(settings: Settings) -> Outcome:
     rows = list(_measure(quick=settings.quick))
     write_rows(settings.results / "errors.csv", rows)
-    _draw(rows, settings.results / "kernel-accuracy.png")
+    _draw(rows, settings.results / "op-accuracy.png")
     return judge(rows)
 
 

@@ -28,8 +28,6 @@ from laplacianformer._util.tensor_files import (
 )
 from laplacianformer.model import LaplacianFormer
 
-__all__ = ["Weights", "describe", "load_weights", "save_weights", "stated_task"]
-
 FORMAT = "laplacianformer 1"
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 _KEYS = ("task", "architecture", "model_args", "input", "classes")
@@ -68,7 +66,7 @@ def save_weights(
         classes: names of the outputs, in order.
         metadata: what else the file should say. `architecture`, `model_args` and `input` in it replace those that the
             model states by itself.
-        dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
+        dtype: of the parameters in the file, for example torch.float16. Buffers (a few statistics) keep theirs.
     """
     path = Path(path)
     stated = checked_metadata(path, model, classes, metadata)
@@ -116,45 +114,6 @@ def load_chosen(path: Path | None) -> Weights:
             "pass --weights FILE, or install a release that ships them"
         )
     return load_weights(shipped.PATH)
-
-
-def origin(loaded: Weights) -> str:
-    """Where weights come from, in one line: data, accuracy, commit."""
-    said, measured = loaded.metadata, metrics(loaded).get("accuracy")
-    accuracy = "unknown" if measured is None else percent("accuracy", measured)
-    return (
-        f"{loaded.path.name}: {said['architecture']} trained on {said.get('data', 'unknown data')}, "
-        f"accuracy {accuracy}, commit {said.get('commit', 'unknown')[:12]}"
-    )
-
-
-def metrics(loaded: Weights) -> dict[str, float]:
-    """The numbers that were measured when the weights were written."""
-    found = json_entry(loaded.path, loaded.metadata, "metrics") if "metrics" in loaded.metadata else {}
-    if not isinstance(found, dict):
-        return {}
-    return {
-        key: value for key, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
-def describe(loaded: Weights) -> str:
-    """What the weights are, in a few lines: size, data, accuracy, limits."""
-    millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
-    _, height, width = loaded.input["size"]
-    names = f": {', '.join(loaded.classes)}" if len(loaded.classes) <= 20 else ""
-    lines = [
-        f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, for images of {height} x {width} pixels",
-        loaded.metadata.get("description", ""),
-        ", ".join(f"{key.replace('_', ' ')} {percent(key, value)}" for key, value in metrics(loaded).items()),
-        f"It knows {len(loaded.classes)} classes{names}. An image of anything else is assigned to one of them.",
-    ]
-    return "\n".join(line for line in lines if line)
-
-
-def percent(key: str, value: float) -> str:
-    """A number of the metrics, for people."""
-    return f"{100 * value:.1f} %" if "accuracy" in key or "top" in key else f"{value:.4g}"
 
 
 def _own_metadata(model: Any) -> dict[str, str]:

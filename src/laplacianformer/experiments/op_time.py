@@ -45,7 +45,7 @@ OURS: dict[str, Op] = {
 def run(settings: Settings) -> Outcome:
     rows = [row for op in SIZES for row in _measure(op, quick=settings.quick)]
     write_rows(settings.results / "times.csv", rows)
-    _draw(rows, settings.results / "kernel-time.png")
+    _draw(rows, settings.results / "op-time.png")
     return judge(rows)
 
 

@@ -1,0 +1,43 @@
+"""What a weights file says about itself, for people."""
+
+from laplacianformer._util.tensor_files import json_entry
+from laplacianformer.weights._file import Weights
+
+
+def describe(loaded: Weights) -> str:
+    """What the weights are, in a few lines: size, data, accuracy, limits."""
+    millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
+    _, height, width = loaded.input["size"]
+    names = f": {', '.join(loaded.classes)}" if len(loaded.classes) <= 20 else ""
+    lines = [
+        f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, for images of {height} x {width} pixels",
+        loaded.metadata.get("description", ""),
+        ", ".join(f"{key.replace('_', ' ')} {percent(key, value)}" for key, value in metrics(loaded).items()),
+        f"It knows {len(loaded.classes)} classes{names}. An image of anything else is assigned to one of them.",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def origin(loaded: Weights) -> str:
+    """Where weights come from, in one line: data, accuracy, commit."""
+    said, measured = loaded.metadata, metrics(loaded).get("accuracy")
+    accuracy = "unknown" if measured is None else percent("accuracy", measured)
+    return (
+        f"{loaded.path.name}: {said['architecture']} trained on {said.get('data', 'unknown data')}, "
+        f"accuracy {accuracy}, commit {said.get('commit', 'unknown')[:12]}"
+    )
+
+
+def metrics(loaded: Weights) -> dict[str, float]:
+    """The numbers that were measured when the weights were written."""
+    found = json_entry(loaded.path, loaded.metadata, "metrics") if "metrics" in loaded.metadata else {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        key: value for key, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def percent(key: str, value: float) -> str:
+    """A number of the metrics, for people."""
+    return f"{100 * value:.1f} %" if "accuracy" in key or "top" in key else f"{value:.4g}"

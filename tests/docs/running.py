@@ -1,0 +1,101 @@
+"""Runs the blocks of a page from top to bottom, in a folder that holds the files its commands name."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laplacianformer import cli, save_weights
+from tests.docs.helpers import Block, arguments_of, blocks, lines
+from tests.helpers import INPUT, picture, small_model
+from tests.training.helpers import image_folder, write_recipe
+
+# What begins with these words is not run, and why.
+NOT_RUN = {
+    "pip install": "changes the environment",
+    "make": "lint, tests, site, wheels and demo: each is tested by itself, or is the tests",
+    "python benchmarks/": "measures for minutes; tests/benchmarks runs each for a moment",
+    "python docs/reproduction.py": "writes to the repository; tests/experiments/test_reproduction_page.py runs it",
+    "pytest -m gpu": "needs a GPU",
+    "export": "sets variables for the programs that are started afterwards",
+    "auditwheel": "comes from outside of the development environment",
+    "torchrun": "needs several GPUs",
+    "srun": "needs a cluster",
+    "laplacianformer info": "counts for ten seconds; tests/commands/test_info.py runs it for fewer sizes",
+    "laplacianformer demo": "serves until it is interrupted; tests/demo runs it",
+    "laplacianformer train --recipe imagenet": "needs ImageNet",
+    "laplacianformer train --recipe coco-maskrcnn": "needs COCO",
+    "laplacianformer export --weights model.safetensors --format pt2": "compiles for a minute; see export/test_pt2.py",
+    "laplacianformer export --weights model.safetensors --format onnx --int8": "ten seconds; see export/test_onnx.py",
+    "laplacianformer export --weights runs/mine/model.safetensors": "docs/deploy.md exports a smaller model",
+    "laplacianformer reproduce lambda": "trains; tests/experiments/test_trainings.py runs every experiment that does",
+    "laplacianformer reproduce attention": "trains for an hour",
+    "laplacianformer reproduce defaults": "trains for hours",
+    'import json import torch model = torch._inductor.aoti_load_package("model.pt2")': "needs the file of --format pt2",
+    "import torch from laplacianformer import assets": "writes the weights inside the package",
+}
+SMALL_TRAINING = (
+    *("optimise.epochs=1", "optimise.warmup_epochs=0", "optimise.batch_size=8", "data.train_samples=16"),
+    *("data.val_samples=8", "data.workers=0", "run.accelerator=cpu", "run.devices=1", "run.tensorboard=false"),
+)
+# What is added to commands that begin with these words, to make them quick.
+QUICKER = {
+    "eval": ("--workers", "0"),
+    "train --recipe digits": SMALL_TRAINING,
+    "train --recipe cifar10": SMALL_TRAINING,
+    "train --recipe mine.yaml": SMALL_TRAINING,
+    "train --recipe shapes-maskrcnn": (
+        *("data.shapes_train=4", "data.shapes_val=2", "data.shapes_size=48", "data.short_side=[48]"),
+        *("data.long_side=64", "optimise.epochs=1", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),
+    ),
+}
+
+
+def reason(words: str) -> str | None:
+    """Why a command line or a block of Python, as words with single spaces, is not run."""
+    return next((why for start, why in NOT_RUN.items() if f"{words} ".startswith(start)), None)
+
+
+def words_of(block: Block) -> list[str]:
+    """What is run or not run: the lines of a shell block, or a block of Python."""
+    if block.language == "bash":
+        return [shlex.join(line) for line in lines(block)]
+    return [" ".join(block.code.split())]
+
+
+def fill(folder: Path) -> None:
+    """The files that the pages name: images, data sets and weights, all small."""
+    for data in ("DIR", "cifar10"):
+        image_folder(folder / data, classes=2, train=32, val=4, size=32)
+    for number, path in enumerate(["photo.png", "images/1.png", "images/2.jpg", "holiday/3.png", "scans/a/b/4.tif"]):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        picture(number, (40, 32)).save(folder / path)
+    for path in ("model.safetensors", "runs/digits/model.safetensors"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        save_weights(folder / path, small_model(2), classes=("class0", "class1"), metadata={"input": json.dumps(INPUT)})
+    write_recipe(folder / "mine.yaml", folder / "DIR")
+
+
+def run(page: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
+    """Run a page in a folder; the namespace that its Python leaves behind."""
+    fill(folder)
+    monkeypatch.chdir(folder)
+    namespace: dict[str, Any] = {}
+    for block in blocks(page, "python", "bash"):
+        if block.language == "python" and not reason(words_of(block)[0]):
+            exec(compile(block.code, page.name, "exec"), namespace)
+        elif block.language == "bash":
+            for line in lines(block):
+                if not reason(shlex.join(line)):
+                    command(arguments_of(line))
+    return namespace
+
+
+def command(arguments: list[str]) -> None:
+    added = next((more for start, more in QUICKER.items() if shlex.join(arguments).startswith(start)), ())
+    try:
+        cli.main([*arguments, *added])
+    except SystemExit as stop:
+        raise AssertionError(f"laplacianformer {shlex.join(arguments)} ends with exit code {stop.code}") from None
