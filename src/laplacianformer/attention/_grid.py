@@ -125,7 +125,9 @@ class GridAttention(nn.Module):
             raise ValueError(f"mask must be {tuple(x.shape[:2])}, one per token, got {tuple(mask.shape)}")
         if mask.device != x.device:
             raise ValueError(f"mask must be on the device of the tokens, {x.device}, got {mask.device}")
-        return None if not is_traced() and bool(mask.all()) else mask
+        if is_traced() or mask.is_meta:
+            return mask
+        return None if bool(mask.all()) else mask
 
     def local(self, v_bhnd: Tensor, size: Size) -> Tensor:
         """The local branch: a depth-wise convolution of the values on the grid, (B, N, dim); zeros before the grid."""
