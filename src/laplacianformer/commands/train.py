@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the images or texts are, for example DIR, idx:DIR or torch/cifar10:DIR "
         "(default: as the recipe says)",
     )
+    options.add_allow_pipes(parser)
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
     parser.add_argument(
         "--resume", action="store_true", help="continue from the checkpoint in --output, if there is one"
@@ -46,13 +47,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    train(arguments.recipe, arguments.data, arguments.output, arguments.overrides, resume=arguments.resume)
+    train(
+        arguments.recipe,
+        arguments.data,
+        arguments.output,
+        arguments.overrides,
+        resume=arguments.resume,
+        allow_pipes=arguments.allow_pipes,
+    )
 
 
 def train(
-    recipe: str, data: str | None, output: Path | None, overrides: Sequence[str] = (), *, resume: bool = False
+    recipe: str,
+    data: str | None,
+    output: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    allow_pipes: bool = False,
 ) -> None:
     """Train what the recipe describes, and show how it goes."""
+    if allow_pipes and data is None:  # a recipe of others would run its own command
+        raise InputError("--allow-pipes is for what --data gives: --data wds/NAME:'pipe:COMMAND'")
     from laplacianformer.commands.progress import ProgressReport
 
     try:
@@ -65,7 +81,10 @@ def train(
     loaded = recipes.load(recipe, kinds, [*data_overrides(data), *overrides])
     train_task = next(train_task for kind, train_task in tasks.values() if isinstance(loaded, kind))
     folder = output or Path("runs") / Path(recipe).stem
-    train_task(loaded, folder, resume=resume, report=ProgressReport())
+    if allow_pipes and "detector" in vars(loaded):
+        raise InputError("--allow-pipes is for classifiers: detectors are not trained on WebDataset shards")
+    more = {"allow_pipes": True} if allow_pipes else {}
+    train_task(loaded, folder, resume=resume, report=ProgressReport(), **more)
 
 
 def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:
