@@ -2,7 +2,6 @@
 
 import errno
 import io
-import json
 import os
 import stat
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.text import to_json
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _open_special(path: Path) -> BinaryIO:
 
 def write_json(path: Path, value: Any) -> None:
     with replacing(path) as file:
-        file.write(f"{json.dumps(value, indent=2)}\n".encode())
+        file.write(f"{to_json(value)}\n".encode())
 
 
 def check_folder(folder: Path) -> None:

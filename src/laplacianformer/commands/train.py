@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,8 @@ def train(
     loaded = recipes.load(recipe, kinds, [*data_overrides(data), *overrides])
     train_task = next(train_task for kind, train_task in tasks.values() if isinstance(loaded, kind))
     folder = output or Path("runs") / Path(recipe).stem
-    if allow_pipes and "detector" in vars(loaded):
-        raise InputError("--allow-pipes is for classifiers: detectors are not trained on WebDataset shards")
+    if allow_pipes and "model" not in vars(loaded):
+        raise InputError("--allow-pipes is for classifiers of images: nothing else is trained on WebDataset shards")
     more = {"allow_pipes": True} if allow_pipes else {}
     train_task(loaded, folder, resume=resume, report=ProgressReport(), **more)
 
@@ -104,4 +105,10 @@ def data_overrides(data: str | None) -> list[str]:
 
     reader, root = parse(data) if data is not None else (None, None)
     said = {"data.reader": reader, "data.root": root}
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in said.items() if value is not None]
+    return [f"{key}={_yaml(value)}" for key, value in said.items() if value is not None]
+
+
+def _yaml(text: str) -> str:
+    """Text in quotes, with escapes for what YAML does not take as it is: also bytes of a name that are not UTF-8."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", quoted)
