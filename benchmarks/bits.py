@@ -138,6 +138,7 @@ def digits() -> Iterator[tuple[str, str]]:
 
 def onnx() -> Iterator[tuple[str, str]]:
     """What onnxruntime computes with the exported shipped weights."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:

@@ -4,11 +4,12 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from laplacianformer import __version__
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import demo, detect, evaluate, export, info, predict, reproduce, train
+from laplacianformer._util.text import printable
+from laplacianformer.commands import demo, detect, evaluate, export, info, predict, reproduce, terminal, train
 
 INTERRUPTED = 130  # as shells report a program that Ctrl+C has ended
 
@@ -39,13 +40,14 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. Exit codes: see EPILOG."""
+    terminal.escape_log()
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
     try:
         _add_rest(parsed, rest)
         code = COMMANDS[parsed.command].run(parsed)
     except (InputError, OSError) as error:
-        parser.exit(2, f"laplacianformer {parsed.command}: {error}\n")
+        parser.exit(2, f"laplacianformer {parsed.command}: {printable(error)}\n")
     except KeyboardInterrupt:
         parser.exit(INTERRUPTED, f"laplacianformer {parsed.command}: interrupted\n")
     if code:
@@ -61,8 +63,13 @@ exit codes:
   130  interrupted with Ctrl+C"""
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message, keep="\n"))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="laplacianformer",
         description="Vision models with Laplacian attention: train, evaluate, predict, export.",
         epilog=EPILOG,

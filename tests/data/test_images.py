@@ -191,3 +191,16 @@ def test_names_without_a_file_are_reported_among_the_others(tree):
     assert found[Path("*.bmp")] == "no file matches this pattern"
     assert found[Path("empty")].startswith("no images in this folder")
     assert found[Path("pipe")] == "not a regular file"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path, monkeypatch):
+    """Pillow would start Ghostscript for it, where that is installed: here, anything that is called so."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "drawn.png", "EPS")
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # found once, and kept
+    with pytest.raises(InputError, match="EPS is a program that draws"):
+        images.read(tmp_path / "drawn.png")
+    assert not (tmp_path / "ran").exists()

@@ -1,7 +1,9 @@
 """Files that are written whole or not at all."""
 
-import json
+import errno
+import io
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.text import to_json
 
 
 @contextmanager
@@ -24,25 +27,66 @@ def writing(path: Path) -> Iterator[None]:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which replaces `path` only when the block ends without an error.
 
-    Until then the bytes are in a file beside it, so that a crash or a full disk leaves `path` as it was.
+    Until then the bytes are in a file beside it, so that a crash or a full disk leaves `path` as it was. A link stays,
+    and what it leads to is replaced. A pipe or a device such as /dev/null gets all bytes at the end of the block.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if _takes_bytes(path):
+            buffer = io.BytesIO()
+            yield buffer
+            with _open_special(path) as special:
+                special.write(buffer.getbuffer())
+            return
+        target = _target(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(partial, path)
+            os.replace(partial, target)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
 
 
+def _target(path: Path) -> Path:
+    """What a path leads to over links, whether or not it is there."""
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
+
+
+def _takes_bytes(path: Path) -> bool:
+    """Whether it is a pipe, or a device that takes bytes one after the other. Raises for folders, disks and sockets."""
+    if not path.exists():
+        return False
+    mode = path.stat().st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return True
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a disk" if stat.S_ISBLK(mode) else "neither a file nor a pipe"
+        raise InputError(f"can't write {path}: it is {kind}")
+    return False
+
+
+def _open_special(path: Path) -> BinaryIO:
+    """A pipe that nobody reads is an error at once; without O_NONBLOCK, opening it would wait for ever."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise InputError(f"can't write {path}: no program reads it") from None
+        raise
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb")
+
+
 def write_json(path: Path, value: Any) -> None:
     with replacing(path) as file:
-        file.write(f"{json.dumps(value, indent=2)}\n".encode())
+        file.write(f"{to_json(value)}\n".encode())
 
 
 def check_folder(folder: Path) -> None:
@@ -54,10 +98,13 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """The same for one file."""
-    if path.is_dir():
-        raise InputError(f"can't write {path}: it is a folder")
-    check_folder(path.parent)
+    """The same for one file, or for what a link, a pipe or a device leads to."""
+    with writing(path):
+        if _takes_bytes(path):
+            if not os.access(path, os.W_OK):  # opening a pipe and closing it would end the program that reads it
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        else:
+            check_folder(_target(path).parent)
 
 
 class UnusedPaths:

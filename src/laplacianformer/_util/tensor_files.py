@@ -1,7 +1,9 @@
 """safetensors files: tensors by name, and metadata that says what they are, each entry as text."""
 
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,24 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         what = "is a folder" if path.is_dir() else "is not there"
         raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
     try:
-        with safe_open(path, framework="pt") as file:
+        with _utf8(path) as readable, safe_open(readable, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
     except SafetensorError as error:
         raise InputError(f"{path} is not a complete safetensors file ({error}): copy or export it again") from None
+
+
+@contextmanager
+def _utf8(path: Path) -> Iterator[Path]:
+    """The path, or a link to it: safetensors opens no path that is not UTF-8."""
+    try:
+        path.as_posix().encode()
+    except UnicodeEncodeError:
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder) / "weights.safetensors"
+            link.symlink_to(path.absolute())
+            yield link
+    else:
+        yield path
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -50,7 +66,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        with safe_open(path, framework="pt") as file:
+        with _utf8(path) as readable, safe_open(readable, framework="pt") as file:
             return file.metadata() or {}
     except SafetensorError:
         return {}

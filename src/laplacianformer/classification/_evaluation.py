@@ -32,15 +32,24 @@ class Evaluation:
 
 
 def open_batches(
-    loaded: Weights, data: str, split: str = "validation", *, batch_size: int = 64, workers: int = 0
+    loaded: Weights,
+    data: str,
+    split: str = "validation",
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    allow_pipes: bool = False,
 ) -> Iterable[Batch]:
     """Batches of `[READER:]DIR`, read as in training, with labels that are indices into the classes of the weights.
 
-    DIR may also be the folder (or tar) that itself holds the class folders.
+    DIR may also be the folder (or tar) that itself holds the class folders; with `allow_pipes`, for the reader wds/, a
+    shell command (pipe:COMMAND).
     """
     reader, root = parse(data)
-    opened = open_images(Source(reader or "folder", root, split, len(loaded.classes), inside=loaded.classes))
-    numbers = numbers_among(opened.classes, loaded.classes, data, "the weights don't")
+    classes = loaded.classes
+    source = Source(reader or "folder", root, split, len(classes), inside=classes, allow_pipes=allow_pipes)
+    opened = open_images(source)
+    numbers = numbers_among(opened.classes, classes, data, "the weights don't")
     return Renumbered(evaluation_batches(opened, loaded.input, batch_size, workers), numbers)
 
 

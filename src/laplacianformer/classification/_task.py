@@ -53,18 +53,21 @@ class Result:
     seconds: float  # of this process, without what was done before a resume
 
 
-def train(recipe: Recipe, output: Path, *, resume: bool = False, report: Report | None = None) -> Result:
+def train(
+    recipe: Recipe, output: Path, *, resume: bool = False, report: Report | None = None, allow_pipes: bool = False
+) -> Result:
     """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt and, at the end,
     model.safetensors (the averaged weights where the recipe keeps an average).
 
     Args:
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
+        allow_pipes: whether data.root may be a shell command (reader wds/, pipe:COMMAND).
     """
     session = start(recipe.run, output, resume=resume, report=report)
     fabric = session.fabric
     rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
-    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
+    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once, allow_pipes=allow_pipes))
     task = ClassificationTask(recipe, loaders, session)
     done = Loop(task, session).run()
     return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)

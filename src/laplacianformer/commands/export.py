@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", metavar="[READER:]DIR", help="labelled images, to measure how much the accuracy changes"
     )
+    options.add_allow_pipes(parser)
     parser.add_argument(
         "output", type=Path, metavar="OUT", help="a file that ends with .onnx or .pt2, or a new folder (hf)"
     )
@@ -77,7 +78,7 @@ def _write_file(arguments: argparse.Namespace) -> None:
             f"{arguments.output} was not written: it differs by {largest:.1e} from the model, more than {tolerance}"
         )
     if arguments.data is not None:
-        change = compare_accuracy(loaded, written.run, arguments.data)
+        change = compare_accuracy(loaded, written.run, arguments.data, allow_pipes=arguments.allow_pipes)
         points = 100 * (change.export - change.model)
         terminal.show(
             f"top-1 of the model: {100 * change.model:.2f} % of {change.images:,} images",
@@ -112,7 +113,7 @@ def _check_data(arguments: argparse.Namespace, loaded: "Weights") -> None:
         raise InputError(
             f"--data takes images of {expected}, height and width, as in training: --size says {tuple(arguments.size)}"
         )
-    open_batches(loaded, arguments.data)
+    open_batches(loaded, arguments.data, allow_pipes=arguments.allow_pipes)
 
 
 def _table(measured: Sequence["Difference"], tolerance: float) -> Table:

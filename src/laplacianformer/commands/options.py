@@ -36,6 +36,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_allow_pipes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-pipes",
+        action="store_true",
+        help="let --data run a shell command that writes shards, as in wds/NAME:'pipe:ssh host cat shards/'",
+    )
+
+
 def add_images(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders (with their subfolders) or patterns")
     collect_rest(parser, "images")

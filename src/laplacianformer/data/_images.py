@@ -20,6 +20,7 @@ from torchvision.transforms import Compose, Grayscale
 from laplacianformer._util.errors import InputError
 
 _SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_PROGRAMS = frozenset({"EPS", "WMF", "EMF"})  # Pillow would run them, with Ghostscript or Windows
 _MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
 _MOST_ELONGATED = 100  # longer side over shorter: the shorter side is resized to that of the model, the longer with it
 
@@ -62,6 +63,8 @@ def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Ima
             if isinstance(source, Image.Image):
                 return _flat(source, upright=upright)
             with source.open("rb") if isinstance(source, Path) else source as file, Image.open(file) as image:
+                if image.format in _PROGRAMS:
+                    raise InputError(f"{image.format} is a program that draws, not an image: save it as PNG first")
                 return _flat(image, upright=upright)
     except InputError:
         raise

@@ -13,7 +13,7 @@ import timm.data
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _indexed as indexed
 from laplacianformer.data._indexed import Images, ItemImages, ReaderImages, Spread
-from laplacianformer.data._shards import Shards, Stream, TimmStream
+from laplacianformer.data._shards import Shards, Stream, TimmStream, check_root, joined
 
 _TRAINING = ("train", "training")
 _HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
@@ -32,6 +32,7 @@ class Source:
     num_classes: int | None = None  # where the reader has no names for them
     samples: int | None = None  # the most to take; for a stream that doesn't know it, its number of images
     inside: tuple[str, ...] = ()  # classes whose folders may be in root (or a tar) itself, not in a folder of the split
+    allow_pipes: bool = False  # whether the root of a wds/ reader may be a shell command, pipe:COMMAND
 
     @property
     def training(self) -> bool:
@@ -140,6 +141,8 @@ def _check_folders(reader: Any, root: Path) -> None:
 
 
 def _stream(source: Source) -> Stream:
+    if source.reader.startswith("wds/"):
+        check_root(str(source.root), allow_pipes=source.allow_pipes)  # already timm's reader would run a command
     create = partial(_create, source, num_samples=source.samples, input_img_mode="")
     reader = create(is_training=False, seed=0).reader
     samples = source.samples or reader.num_samples or None
@@ -147,8 +150,7 @@ def _stream(source: Source) -> Stream:
         return TimmStream(create, _numbered(source), samples, source.reader)
     if reader.split_info.alt_label:
         raise InputError(f"{source.reader} has its labels under alt_label={reader.split_info.alt_label}: expected cls")
-    urls = [os.path.join(str(source.root), name) for name in reader.split_info.filenames]
-    return Shards(urls, _numbered(source), samples)
+    return Shards(joined(str(source.root), reader.split_info.filenames), _numbered(source), samples)
 
 
 def _create(source: Source, **options: Any) -> Any:
