@@ -93,6 +93,16 @@ def test_a_broken_file_among_good_ones_is_named_and_the_others_are_printed(file,
     assert "Traceback" not in captured.err
 
 
+def test_a_name_that_is_too_long_does_not_stop_the_others(file, folder, capsys):
+    names = ["n" * 300, str(folder), f"{folder}/{'n' * 300}*"]
+    assert code_of(["predict", *names, "--weights", file, "--json"]) == 1
+    out, err = capsys.readouterr()
+    printed = json.loads(out)
+    assert len(printed["predictions"]) == 5
+    assert [failure["image"] for failure in printed["failures"]] == [names[0], names[2]]
+    assert err.count("File name too long") == 2
+
+
 def test_nothing_but_broken_files_ends_with_code_2(file, tmp_path, capsys):
     code, found = as_json(["--weights", file, str(tmp_path / "gone.png"), str(tmp_path / "*.jpg")], capsys)
     assert code == 2

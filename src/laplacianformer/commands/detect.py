@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded = load_detector(arguments.weights)
     written, failures = [], []
-    unused = UnusedPaths(arguments.output, [path for path, _ in images.find(arguments.images)])
+    unused = UnusedPaths(arguments.output, [path for path, _ in images.find(arguments.images, warn=False)])
     table = Table()
     for title in ("image", "objects", "drawn in"):
         table.add_column(title, overflow="fold")

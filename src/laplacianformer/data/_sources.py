@@ -1,7 +1,6 @@
 """Open a data set: what `[READER:]DIR` and a split mean, in training and in evaluation."""
 
 import os
-import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ import timm.data
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _indexed as indexed
+from laplacianformer.data._folders import open_folder
 from laplacianformer.data._indexed import Images, ItemImages, ReaderImages, Spread
 from laplacianformer.data._shards import Shards, Stream, TimmStream, check_root, joined
 
@@ -19,6 +19,7 @@ _TRAINING = ("train", "training")
 _HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
 _STREAMS = ("wds/", "tfds/", "hfids/")
 _TIMM = ("torch/", "hfds/", *_STREAMS)
+_TORCHVISION_FOLDER = ("torch/image_folder", "torch/folder")
 Once = Callable[[Callable[[], Any]], Any]
 
 
@@ -70,7 +71,7 @@ def _open(source: Source, once: Once) -> Images | Stream:
         raise InputError(f"unknown reader {reader!r}: expected folder, digits, idx, {'NAME, '.join(_TIMM)}NAME")
     if root is None and not reader.startswith(("hfds/", "hfids/", "tfds/")):
         raise InputError(f"the reader {reader!r} needs a folder: give --data DIR")
-    if reader == "folder":
+    if reader == "folder" or reader in _TORCHVISION_FOLDER:
         return once(partial(_folder, source))
     if reader.startswith(_STREAMS):
         return _stream(source)
@@ -90,18 +91,7 @@ def _open(source: Source, once: Once) -> Images | Stream:
 def _folder(source: Source) -> Images:
     """root/train/CLASS/image, or the tar files root/train.tar and root/val.tar."""
     path = _split_path(Path(str(source.root)), source)
-    try:
-        reader = timm.data.create_dataset("", str(path), search_split=False).reader
-    except (RuntimeError, ValueError, AssertionError, tarfile.TarError) as error:
-        raise InputError(f"can't read {path}: {' '.join(str(error).split())}") from None
-    images = ReaderImages(reader, _named(reader))
-    if "" in images.classes:
-        targets = reader.targets if hasattr(reader, "targets") else [target for _, target in reader.samples]
-        stray = images.name(list(targets).index(images.classes.index("")))
-        raise InputError(f"{stray} lies outside the class folders: expected {path}/CLASS/image")
-    if path.is_dir():
-        _check_folders(reader, path)
-    return images
+    return open_folder(path, like_torchvision=source.reader in _TORCHVISION_FOLDER)
 
 
 def _split_path(root: Path, source: Source) -> Path:
@@ -126,15 +116,6 @@ def _split_path(root: Path, source: Source) -> Path:
     instead = f", but {others[0].name}" if others else ""
     wanted = " or ".join(dict.fromkeys(names))
     raise InputError(f"{root} has no {wanted} folder (or .tar){instead}: expected {names[0]}/CLASS/image")
-
-
-def _check_folders(reader: Any, root: Path) -> None:
-    """Raise if a folder has no images, from the list that was read already."""
-    prefix = len(str(root)) + 1
-    used = {path[prefix:].split(os.sep, 1)[0] for path, _ in reader.samples}
-    unused = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name not in used)
-    if unused:
-        raise InputError(f"{root / unused[0]} has no images: every class needs at least one")
 
 
 # ---- timm's readers ----
