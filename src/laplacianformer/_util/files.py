@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -24,11 +25,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write to, which replaces `path` only when the block ends without an error.
 
     Until then the bytes are in a file beside it, so that a crash or a full disk leaves `path` as it was. A link stays,
     and what it leads to is replaced. A pipe or a device such as /dev/null gets all bytes at the end of the block.
+    What is replaced stays under the name `keep`, if one is given; `path` is there at every moment.
     """
     with writing(path):
         if _takes_bytes(path):
@@ -45,6 +47,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+            if keep is not None and target.exists():
+                _also_as(target, keep)
             os.replace(partial, target)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -82,6 +86,18 @@ def _open_special(path: Path) -> BinaryIO:
         raise
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "wb")
+
+
+def _also_as(path: Path, other: Path) -> None:
+    """Let another name stand for the same file, in place of what it stands for now."""
+    partial = other.with_name(f".{other.name}.{os.getpid()}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        os.link(path, partial)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, partial)
+    os.replace(partial, other)
+    partial.unlink(missing_ok=True)  # it is still there where both were the same file already
 
 
 def write_json(path: Path, value: Any) -> None:

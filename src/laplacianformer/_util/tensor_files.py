@@ -80,8 +80,14 @@ def json_entry(path: Path, metadata: Mapping[str, str], key: str) -> Any:
         raise InputError(f"{path} has metadata that is not JSON: {key} is {metadata[key]!r}") from None
 
 
+def _same_kind(given: Tensor, expected: Tensor) -> bool:
+    """Whether both hold real floating-point numbers of any width, or else numbers of one type."""
+    floating = given.is_floating_point(), expected.is_floating_point()
+    return given.dtype == expected.dtype if not all(floating) else True
+
+
 def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Raise unless a file has the tensors of a model, in their shapes, and no others."""
+    """Raise unless a file has the tensors of a model, in their shapes and kinds of numbers, and no others."""
     different = [
         *(f"{name} is missing" for name in expected if name not in tensors),
         *(f"{name} is unknown" for name in tensors if name not in expected),
@@ -89,6 +95,11 @@ def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor],
             f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
             for name, tensor in expected.items()
             if name in tensors and tensors[name].shape != tensor.shape
+        ),
+        *(
+            f"{name} has the type {tensors[name].dtype} instead of {tensor.dtype}"
+            for name, tensor in expected.items()
+            if name in tensors and not _same_kind(tensors[name], tensor)
         ),
     ]
     if different:

@@ -64,12 +64,12 @@ def train(
         report: is told how the run goes; without it nothing is printed.
         allow_pipes: whether data.root may be a shell command (reader wds/, pipe:COMMAND).
     """
-    session = start(recipe.run, output, resume=resume, report=report)
-    fabric = session.fabric
-    rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
-    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once, allow_pipes=allow_pipes))
-    task = ClassificationTask(recipe, loaders, session)
-    done = Loop(task, session).run()
+    with start(recipe.run, output, resume=resume, report=report) as session:
+        fabric = session.fabric
+        rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+        loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once, allow_pipes=allow_pipes))
+        task = ClassificationTask(recipe, loaders, session)
+        done = Loop(task, session).run()
     return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)
 
 
@@ -167,4 +167,4 @@ class ClassificationTask:
         return {"accuracy": [self.accuracy, self.best]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.accuracy, self.best = state["accuracy"]
+        self.accuracy, self.best = map(float, state["accuracy"])

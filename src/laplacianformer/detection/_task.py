@@ -78,11 +78,11 @@ def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False, report
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
     """
-    session = start(recipe.run, output, resume=resume, report=report)
-    rank, world = session.fabric.global_rank, session.fabric.world_size
-    loaders = in_each(session.fabric, lambda: open_detection(recipe, rank, world))
-    task = DetectionTask(recipe, loaders, session)
-    done = Loop(task, session).run()
+    with start(recipe.run, output, resume=resume, report=report) as session:
+        rank, world = session.fabric.global_rank, session.fabric.world_size
+        loaders = in_each(session.fabric, lambda: open_detection(recipe, rank, world))
+        task = DetectionTask(recipe, loaders, session)
+        done = Loop(task, session).run()
     return Result(output, done.weights, task.scores, task.best, done.steps, done.seconds)
 
 
@@ -181,4 +181,9 @@ class DetectionTask:
         return {"scores": self.scores, "best": self.best}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.scores, self.best = state["scores"], state["best"]
+        stored: Scores = state["scores"]
+        self.scores = {
+            str(kind): {str(name): None if value is None else float(value) for name, value in numbers.items()}
+            for kind, numbers in stored.items()
+        }
+        self.best = float(state["best"])

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import writing
 from laplacianformer.data import Corrupt, mix, seed_all
 from laplacianformer.training import _checkpoint as checkpoint
@@ -47,6 +48,7 @@ class Loop:
         self.corrupt = Corrupt(task.recipe.data.corrupt_limit)
         self.averaged = ("loss", *task.numbers, "gradient_norm")  # columns that are means over steps
         self.metrics: Metrics | None = None  # of the first process, when it runs
+        self.recorded: str | None = None  # the rows in the checkpoint that the run continues from
 
         self.step = 0
         self.sums = torch.zeros(len(self.averaged) + 1, dtype=torch.float64)  # since the last row; and number of steps
@@ -79,7 +81,8 @@ class Loop:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
         checkpoint.clean(output)
-        self.metrics = Metrics(output, self.task.columns, self.step, tensorboard=self.task.recipe.run.tensorboard)
+        board = self.task.recipe.run.tensorboard
+        self.metrics = Metrics(output, self.task.columns, self.step, tensorboard=board, recorded=self.recorded)
 
     # ---- steps ----
 
@@ -195,13 +198,21 @@ class Loop:
             "seconds": [self.clock.seconds, self.clock.waited],
             **self.task.state(),
             **checkpoint.identity(self.task.recipe, self.task.classes, self.task.images),
+            "metrics": self.metrics.text if self.metrics is not None else "",
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint, if it is one of this run."""
+        output = self.session.output
         stated = checkpoint.identity(self.task.recipe, self.task.classes, self.task.images)
-        checkpoint.check_same_run(state, stated, self.session.output)
-        self.learner.restore(state)
-        self.step, self.sums = state["step"], state["sums"]
+        checkpoint.check_same_run(state, stated, output)
+        if state["step"] > self.steps or state["sums"].shape != self.sums.shape:
+            raise InputError(
+                f"the checkpoint in {output} does not fit the run: step {state['step']} of {self.steps}, "
+                f"{len(state['sums'])} sums where there are {len(self.sums)}; give another --output"
+            )
+        self.learner.restore(state, output)
+        self.step, self.sums, self.recorded = state["step"], state["sums"], state.get("metrics")
         self.clock.seconds, self.clock.waited = state["seconds"]
-        self.task.restore(state)
+        with checkpoint.fitting(output, "scores"):
+            self.task.restore(state)
