@@ -191,4 +191,4 @@ def test_a_model_that_gives_nan_is_reported(tmp_path, folder, capsys):
         model.head.bias[0] = float("nan")
     weights.save_weights(path, model, classes=CLASSES, metadata={})
     assert code_of(["predict", "--weights", str(path), str(folder)]) == 2
-    assert "not finite" in capsys.readouterr().err
+    assert "nan.safetensors gives outputs that are not finite: the weights head.bias are" in capsys.readouterr().err

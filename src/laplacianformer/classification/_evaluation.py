@@ -13,6 +13,7 @@ from laplacianformer.data._batch import NO_LABEL, Batch
 from laplacianformer.data._evaluation import evaluation_batches
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._sources import Source, open_images, parse
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.weights import Weights
 
 
@@ -71,8 +72,7 @@ def evaluate(loaded: Weights, batches: Iterable[Batch], device: torch.device | N
             _, warm_up = _timed(model, inputs)
         logits, seconds = _timed(model, inputs)
         model_seconds += seconds
-        if not logits.isfinite().all():
-            raise InputError(f"{loaded.path} gives outputs that are not finite: its training went wrong")
+        check_outputs(loaded.path, logits, model, inputs)
         counts.add(logits, batch.targets[readable])
     all_seconds = time.perf_counter() - begin - warm_up
     return counts.evaluation(loaded.classes, model_seconds, all_seconds, device_name(device))

@@ -12,6 +12,7 @@ from torch import Tensor
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
 from laplacianformer.demo import examples, layers, maps, overlays, timing
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.weights import Weights
 
@@ -49,6 +50,7 @@ class Explorer:
         image = images.read(source)
         model_input = images.to_input(self.loaded.input)(image)
         probabilities, inputs = layers.classify(self.model, model_input)
+        check_outputs(self.loaded.path, probabilities, self.model, model_input[None])
         shown = overlays.as_seen(image, self.loaded.input)
         return Analysis(shown, model_input, self._by_class(probabilities), {entry.name: entry for entry in inputs})
 
@@ -65,8 +67,8 @@ class Explorer:
         return self.analyse(examples.load(name))
 
     def _by_class(self, probabilities: Tensor) -> dict[str, float]:
-        if not probabilities.isfinite().all():
-            raise InputError(f"{self.loaded.path} gives probabilities that are not finite: its training went wrong")
+        if not probabilities.isfinite().all():  # with another lambda
+            raise InputError(f"{self.loaded.path} gives probabilities that are not finite with this lambda")
         return dict(zip(self.loaded.classes, probabilities.tolist(), strict=True))
 
     def heads(self, layer: str) -> list[str]:

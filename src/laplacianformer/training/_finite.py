@@ -1,12 +1,10 @@
-"""Numbers that are not finite: find the layer where they begin, and say what to change."""
+"""Numbers that are not finite in training: where they begin, and what to change."""
 
 import signal
 import subprocess
 import sys
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.training._sharding import whole
@@ -33,49 +31,11 @@ def try_bfloat16_on_cpu() -> None:
 
 
 def error(what: str, step: int, where: str) -> InputError:
-    """For a step whose loss or gradient is not finite; `where` is what one of the next two functions returned."""
+    """For a step whose loss or gradient is not finite; `where` says where it began."""
     return InputError(
         f"the {what} is not finite at step {step}: {where}; checkpoints are from before: try a lower "
         "optimise.lr or optimise.clip_norm, or run.precision=float32"
     )
-
-
-@torch.no_grad()
-def first_not_finite(model: nn.Module, images: Any, *more: Any) -> str:
-    """Where numbers first stop being finite in the forward pass `model(images, *more)`, in words.
-
-    The model stays in its mode. Processes that share its weights (FSDP) have to call this together.
-    """
-    for name, parameter in model.named_parameters():
-        if not whole(parameter).isfinite().all():
-            return f"the weights {name} are already not finite"
-    found: list[str] = []
-
-    def look(name: str, output: Any) -> None:
-        if not found and not _finite(output):
-            found.append(name)
-
-    hooks = [
-        module.register_forward_hook(lambda module, inputs, output, name=name: look(name, output))
-        for name, module in model.named_modules()
-        if name
-    ]
-    try:
-        model(images, *more)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not _finite(images):
-        return "the images themselves are not finite"
-    return f"the first layer whose output is not finite is {found[0]}" if found else "every layer's output is finite"
-
-
-def _finite(value: Any) -> bool:
-    """Whether all tensors in tuples, lists and dictionaries are finite."""
-    if isinstance(value, Tensor):
-        return bool(value.isfinite().all())
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return all(_finite(part) for part in parts)
 
 
 def gradients_not_finite(model: nn.Module) -> str:

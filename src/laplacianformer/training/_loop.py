@@ -17,6 +17,7 @@ from torch import Tensor
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import writing
 from laplacianformer.data import Corrupt, mix, seed_all
+from laplacianformer.inspect._finite import first_not_finite
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as finite
 from laplacianformer.training._clock import Clock
@@ -142,7 +143,7 @@ class Loop:
         """Name the first layer that is not finite, by a forward pass with the same random numbers."""
         self._seed()
         with self.fabric.autocast():
-            raise finite.error("loss", self.step, finite.first_not_finite(self.learner.bare, *arguments))
+            raise finite.error("loss", self.step, first_not_finite(self.learner.bare, *arguments))
 
     # ---- evaluation, rows, weights ----
 
