@@ -1,4 +1,4 @@
-"""One run per folder: a second is refused with the process of the first, and a killed one leaves nothing that blocks."""
+"""One run per folder: a second is refused with the process of the first, and a killed one blocks nobody."""
 
 import errno
 import fcntl

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing
+from laplacianformer._util.settings import SUFFIX, tensor_differences
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -87,19 +88,29 @@ def _same_kind(given: Tensor, expected: Tensor) -> bool:
 
 
 def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Raise unless a file has the tensors of a model, in their shapes and kinds of numbers, and no others."""
+    """Raise unless a file has the tensors of a model, in their shapes and kinds of numbers, and no others.
+
+    Settings in the state of layers may be missing, as in files of earlier versions, but not different.
+    """
+    stated = {name for name, tensor in expected.items() if name.endswith(SUFFIX) and tensor.dtype == torch.uint8}
     different = [
-        *(f"{name} is missing" for name in expected if name not in tensors),
+        *(
+            f"{name.removesuffix(SUFFIX).removesuffix('.')} was made with {said}"
+            for name in expected
+            if name in stated and name in tensors
+            for said in tensor_differences(tensors[name], expected[name])
+        ),
+        *(f"{name} is missing" for name in expected if name not in tensors and name not in stated),
         *(f"{name} is unknown" for name in tensors if name not in expected),
         *(
             f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
             for name, tensor in expected.items()
-            if name in tensors and tensors[name].shape != tensor.shape
+            if name in tensors and name not in stated and tensors[name].shape != tensor.shape
         ),
         *(
             f"{name} has the type {tensors[name].dtype} instead of {tensor.dtype}"
             for name, tensor in expected.items()
-            if name in tensors and not _same_kind(tensors[name], tensor)
+            if name in tensors and name not in stated and not _same_kind(tensors[name], tensor)
         ),
     ]
     if different:

@@ -129,9 +129,10 @@ def check_same_run(state: Mapping[str, Any], stated: Mapping[str, Any], folder: 
             "resume it with the same recipe, or give another --output"
         )
     for split, count in stated["images"].items():
-        if state["images"].get(split) != count:
+        before = state["images"].get(split)
+        if before != count:
             raise InputError(
-                f"the run in {folder} was started with {state['images'].get(split)} {split} images, the data has {count}: "
+                f"the run in {folder} was started with {before} {split} images, the data has {count}: "
                 "give the data of that run, or another --output"
             )
 

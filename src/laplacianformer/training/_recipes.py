@@ -11,6 +11,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.training._unique_keys import UniqueKeyLoader
 
 Recipe = TypeVar("Recipe")
 
@@ -95,7 +96,7 @@ def _refuse_old_name(name: str) -> None:
 
 def _parse(text: str, what: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, UniqueKeyLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
 
