@@ -21,7 +21,10 @@ def as_tensor(settings: Mapping[str, Any]) -> Tensor:
 
 
 def differences(given: Any, expected: Mapping[str, Any]) -> list[str]:
-    """What a tensor of settings says otherwise than expected, in words; empty where it says the same."""
+    """What a tensor of settings says otherwise than expected, in words; empty where it says the same.
+
+    A setting that only one of the two has is no difference: versions may add some.
+    """
     try:
         # Means of equal bytes are these bytes, whatever type they were computed in.
         found = json.loads(bytes(given.detach().cpu().round().to(torch.uint8).tolist()))
@@ -29,8 +32,8 @@ def differences(given: Any, expected: Mapping[str, Any]) -> list[str]:
         found = None
     if not isinstance(found, dict):
         return ["settings that can't be read"]
-    names = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
-    return [f"{name}={found.get(name)!r} instead of {expected.get(name)!r}" for name in names]
+    names = sorted(name for name in {*found} & {*expected} if found[name] != expected[name])
+    return [f"{name}={found[name]!r} instead of {expected[name]!r}" for name in names]
 
 
 def tensor_differences(given: Any, expected: Tensor) -> list[str]:
