@@ -32,6 +32,7 @@ def differences(given: Any, expected: Mapping[str, Any]) -> list[str]:
         found = None
     if not isinstance(found, dict):
         return ["settings that can't be read"]
+    expected = json.loads(json.dumps(expected))  # tuples are lists there
     names = sorted(name for name in {*found} & {*expected} if found[name] != expected[name])
     return [f"{name}={found[name]!r} instead of {expected[name]!r}" for name in names]
 

@@ -75,7 +75,7 @@ class GridAttention(SettingsInState):
 
     def numbers(self) -> dict[str, Any]:
         named = {"attention": self.mixer} if self.mixer else {}
-        return {**named, "num_heads": self.num_heads, "rope": self.rope}
+        return {**named, "num_heads": self.num_heads, "rope": self.rope, "prefix": self.prefix}
 
     def forward(self, x: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         """The output for each token; zeros where the mask is False.

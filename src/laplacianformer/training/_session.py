@@ -4,7 +4,7 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -34,7 +34,7 @@ class Session:
     report: Report = field(default_factory=Silent)
     lock: FolderLock | None = None  # on `output`, in the first process
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *_: object) -> None:
