@@ -99,7 +99,8 @@ class LaplacianAttention(LandmarkAttention):
             "whitening_eps": self.whitening.eps,
             "newton_schulz_start": self.newton_schulz_start,
             "kernel": self.kernel_name,
-            **{"gram": "keys", "solver": "newton_schulz"},  # which `AblationAttention` can change
+            "gram": "keys",
+            "solver": "newton_schulz",  # which `AblationAttention` can change
         }
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
