@@ -12,13 +12,12 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.classification._model import create_mixup, create_model
 from laplacianformer.classification._recipe import Recipe
 from laplacianformer.data import NO_LABEL, Batch, Corrupt, mix, seed_all
-from laplacianformer.inspect._finite import FINITE, first_not_finite
+from laplacianformer.training._finite import stop_evaluation
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
@@ -140,22 +139,10 @@ class ClassificationTask:
         in_each(self.fabric, lambda: Corrupt(self.recipe.data.corrupt_limit).add(unreadable, seen))
         right, loss, count, not_finite = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
         if not_finite:
-            self._stop_not_finite(model)
+            stop_evaluation(self.fabric, model, (self.fabric.to_device((batch.images,)) for batch in self.loaders.val))
         self.accuracy = right / max(1, count)
         self.best = max(self.best, self.accuracy)
         return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
-
-    def _stop_not_finite(self, model: nn.Module) -> None:
-        """Say in which layer it begins, of the first batch of held-out images that shows it in any process."""
-
-        def check(where: str) -> None:
-            if where != FINITE:
-                raise InputError(f"outputs for held-out images are not finite: {where}; checkpoints are from before")
-
-        for batch in self.loaders.val:
-            with self.fabric.autocast():
-                where = first_not_finite(model, self.fabric.to_device(batch.images))
-            in_each(self.fabric, partial(check, where))
 
     def attention_input(self, batch: Batch) -> tuple[nn.Module, Tensor]:
         return self.model.eval(), self.fabric.to_device(batch.images[:_INSPECTED])

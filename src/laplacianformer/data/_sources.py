@@ -1,6 +1,5 @@
 """Open a data set: what `[READER:]DIR` and a split mean, in training and in evaluation."""
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

@@ -3,10 +3,16 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
+from lightning.fabric import Fabric
 from torch import nn
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.inspect._finite import FINITE, first_not_finite
+from laplacianformer.training._processes import in_each
 from laplacianformer.training._sharding import whole
 
 _BFLOAT16_TRIAL = """
@@ -36,6 +42,22 @@ def error(what: str, step: int, where: str) -> InputError:
         f"the {what} is not finite at step {step}: {where}; checkpoints are from before: try a lower "
         "optimise.lr or optimise.clip_norm, or run.precision=float32"
     )
+
+
+def stop_evaluation(fabric: Fabric, model: nn.Module, inputs: Iterable[tuple[Any, ...]]) -> None:
+    """Raise, in all processes, in which layer outputs for held-out data stop being finite.
+
+    inputs: the arguments of the model, batch by batch; the first batch that shows it in any process decides.
+    """
+
+    def check(where: str) -> None:
+        if where != FINITE:
+            raise InputError(f"outputs for held-out data are not finite: {where}; checkpoints are from before")
+
+    for arguments in inputs:
+        with fabric.autocast():
+            where = first_not_finite(model, *arguments)
+        in_each(fabric, partial(check, where))
 
 
 def gradients_not_finite(model: nn.Module) -> str:
