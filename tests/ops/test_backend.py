@@ -113,8 +113,9 @@ def test_a_block_holds_for_one_task_of_asyncio():
         with ops.use_backend(name):
             before.set()
             await after.wait()
+            found = choice.requested(None)
             await asyncio.sleep(0)  # the other task's turn
-            return choice.requested(None)
+            return found
 
     async def tasks():
         first, second = asyncio.Event(), asyncio.Event()
