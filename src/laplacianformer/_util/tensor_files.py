@@ -1,7 +1,8 @@
 """safetensors files: tensors by name, and metadata that says what they are, each entry as text."""
 
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing
 
@@ -35,12 +37,33 @@ def state_dict(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a file."""
+    with _opened(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
+
+
+def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file on the meta device, without their numbers, and its metadata: a file of any size costs
+    nothing."""
+    with _opened(path, "np") as file:  # for torch, safetensors would reserve memory for all of it
+        names = list(file.keys())
+        if len(names) > limits.MOST_TENSORS:
+            raise InputError(f"{path} has {len(names)} tensors: at most {limits.MOST_TENSORS} are possible")
+        shapes = {name: file.get_slice(name).get_shape() for name in names}
+        metadata = file.metadata() or {}
+    count = sum(math.prod(shape) for shape in shapes.values())
+    if count > limits.MOST_PARAMETERS:
+        raise InputError(f"{path} has {count} numbers in its tensors: at most {limits.MOST_PARAMETERS} are possible")
+    return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}, metadata
+
+
+@contextmanager
+def _opened(path: Path, framework: str) -> Iterator[Any]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is not there"
         raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
+        with safe_open(path, framework=framework) as file:
+            yield file
     except SafetensorError as error:
         raise InputError(f"{path} is not a complete safetensors file ({error}): copy or export it again") from None
 
@@ -50,7 +73,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             return file.metadata() or {}
     except SafetensorError:
         return {}
@@ -58,17 +81,17 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def json_entry(path: Path, metadata: Mapping[str, str], key: str) -> Any:
     """The value of a key of the metadata that is JSON."""
-    try:
-        return json.loads(metadata[key])
-    except ValueError:
-        raise InputError(f"{path} has metadata that is not JSON: {key} is {metadata[key]!r}") from None
+    what = f"{key} in the metadata of {path}"
+    if len(metadata[key]) > limits.MOST_JSON:
+        raise InputError(f"{what} has {len(metadata[key])} characters: at most {limits.MOST_JSON} are possible")
+    return limits.parse_json(metadata[key], what)
 
 
 def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Raise unless a file has the tensors of a model, in their shapes, and no others."""
     different = [
-        *(f"{name} is missing" for name in expected if name not in tensors),
-        *(f"{name} is unknown" for name in tensors if name not in expected),
+        *(f"{limits.one_line(name)} is missing" for name in expected if name not in tensors),
+        *(f"{limits.one_line(name)} is unknown" for name in tensors if name not in expected),
         *(
             f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
             for name, tensor in expected.items()

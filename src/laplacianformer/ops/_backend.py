@@ -52,6 +52,15 @@ def forced() -> str | None:
     return _forced.get()
 
 
+def check_environment() -> None:
+    """Raise what LAPLACIANFORMER_BACKEND and LAPLACIANFORMER_CPU_LEVEL say and this machine can't do."""
+    name = _known(os.environ.get("LAPLACIANFORMER_BACKEND") or None)
+    if name is not None and (reason := _MISSING[name]()) is not None:
+        raise RuntimeError(f"LAPLACIANFORMER_BACKEND is {name!r}, which can't run: {reason}")
+    if cpu_extension.missing() is None:
+        cpu_extension.level()
+
+
 def requested(backend: str | None) -> str:
     """The backend that the caller, the context or the environment asks for; "" for the automatic choice."""
     return _known(_forced.get() if backend is None else backend) or ""
