@@ -182,7 +182,7 @@ def check_task(path: Path, metadata: Mapping[str, str], expected: str) -> None:
     """Refuse weights for another task, and say which commands take them."""
     task, (wanted, _) = metadata.get("task", expected), _TASKS[expected]
     if task not in _TASKS:
-        raise InputError(f"{path} holds weights for {task}: expected a {wanted}")
+        raise InputError(f"{path} holds weights for {limits.one_line(task)}: expected a {wanted}")
     if task != expected:
         found, command = _TASKS[task]
         raise InputError(f"{path} holds a {found}: expected a {wanted}; laplacianformer {command} and eval take it")

@@ -104,6 +104,15 @@ def usable_input(size: tuple[int, ...], mean: list[float], std: list[float], cro
     )
 
 
+def is_unicode(text: str) -> bool:
+    """Whether it can be written to a file: not with half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def finite(value: Any) -> bool:
     """Whether it is a number that a float can hold."""
     try:

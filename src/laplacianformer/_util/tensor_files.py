@@ -65,7 +65,9 @@ def _opened(path: Path, framework: str) -> Iterator[Any]:
         with safe_open(path, framework=framework) as file:
             yield file
     except SafetensorError as error:
-        raise InputError(f"{path} is not a complete safetensors file ({error}): copy or export it again") from None
+        raise InputError(
+            f"{path} is not a complete safetensors file ({limits.reason(error)}): copy or export it again"
+        ) from None
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ def create_model(recipe: Recipe, num_classes: int) -> nn.Module:
     except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
         known = timm.list_models("laplacianformer_*")
         hint = "" if timm.is_model(name) else f"; known are timm's models and {', '.join(known)}"
-        raise InputError(f"can't create model.name={name}: {limits.reason(error)}{hint}") from None
+        raise InputError(f"can't create model.name={limits.one_line(name)}: {limits.reason(error)}{hint}") from None
     return model
 
 

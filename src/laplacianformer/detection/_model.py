@@ -31,7 +31,7 @@ def create_detector(recipe: DetectionRecipe, num_classes: int) -> nn.Module:
     except InputError:
         raise
     except Exception as error:  # whatever arguments that nobody expected make the parts of a detector raise
-        what = f"{detector.name} on {detector.backbone}"
+        what = f"{detector.name} on {limits.one_line(detector.backbone)}"
         raise InputError(f"can't create the detector {what}: {limits.reason(error)}") from None
     return model
 

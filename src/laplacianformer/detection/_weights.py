@@ -117,7 +117,7 @@ def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[Any, dict[str, An
     check_task(path, metadata, "detection")
     missing = [key for key in _KEYS if key not in metadata]
     if missing or metadata["architecture"] not in BUILDERS:
-        what = f"no {', '.join(missing)} in its metadata" if missing else f"a {metadata['architecture']!r}"
+        what = f"no {', '.join(missing)} in its metadata" if missing else f"a {limits.shown(metadata['architecture'])}"
         raise InputError(f"{path} is not a detector of this package ({what}): expected a file of save_detector")
     arguments, classes, ids = (json_entry(path, metadata, key) for key in ("model_args", "classes", "category_ids"))
     backbone_args = arguments.get("backbone_args", {}) if isinstance(arguments, dict) else None
@@ -125,7 +125,9 @@ def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[Any, dict[str, An
         raise InputError(f"{path} has model_args that are not allowed: {limits.one_line(metadata['model_args'])}")
     limits.check_arguments(arguments, f"model_args in the metadata of {path}")
     if not timm.is_model(str(arguments.get("backbone"))):
-        raise InputError(f"{path} has a backbone {arguments.get('backbone')!r}, which this version doesn't know")
+        raise InputError(
+            f"{path} has a backbone {limits.shown(arguments.get('backbone'))}, which this version doesn't know"
+        )
     count = arguments.get("num_classes")
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes) or len(classes) != count:
         raise InputError(f"{path} names {limits.shown(classes)} for a detector of {limits.shown(count)} classes")

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from laplacianformer._util.limits import shown
 from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops import _triton_support as triton_support
 
@@ -107,9 +108,9 @@ class Backends(Generic[Implementation]):
 
 
 def _known(name: str | None) -> str | None:
-    if name is not None and name not in _MISSING:
+    if name is not None and (not isinstance(name, str) or name not in _MISSING):
         raise ValueError(
-            f"unknown backend {name!r} (argument, use_backend or LAPLACIANFORMER_BACKEND): "
+            f"unknown backend {shown(name)} (argument, use_backend or LAPLACIANFORMER_BACKEND): "
             f"expected one of {', '.join(_MISSING)}"
         )
     return name

@@ -118,6 +118,8 @@ def _check_values(tree: Any, what: str) -> None:
         wrong = next((key for key in keys if not isinstance(key, str | int)), None)
         if wrong is not None:
             raise InputError(f"{what}: the key {limits.shown(wrong)} is not text")
+        if not all(limits.is_unicode(text) for text in (*keys, value) if isinstance(text, str)):
+            raise InputError(f"{what} has text that is not Unicode (half of a surrogate pair)")
         if value is not None and not isinstance(value, str | int | float):
             where = ".".join(map(str, keys))
             raise InputError(
