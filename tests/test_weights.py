@@ -204,7 +204,7 @@ def test_what_is_not_a_file_is_refused(tmp_path):
         ({"task": "poetry"}, "holds weights for poetry: expected a classifier"),
         ({"classes": '["a", "b"]'}, "2 distinct class names for a model with 7 outputs"),
         ({"classes": '{"a": 1}'}, "classes that are not a list of names"),
-        ({"classes": "a, b"}, "metadata that is not JSON: classes"),
+        ({"classes": "a, b"}, "classes in the metadata of .* is not JSON"),
         ({"model_args": '{"num_classes": 9}'}, "does not hold the laplacianformer_nano that it names"),
         ({"model_args": '{"wings": 2}'}, "can't be built with {'wings': 2}"),
         ({"model_args": '{"pretrained": true}'}, "model_args that are not allowed"),

@@ -1,6 +1,7 @@
 """The command line, `laplacianformer COMMAND`: the table of commands, exit codes and errors. No logic."""
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parsed, rest = parser.parse_known_args(arguments)
     try:
         _add_rest(parsed, rest)
+        _check_environment()
         code = COMMANDS[parsed.command].run(parsed)
     except (InputError, OSError) as error:
         parser.exit(2, f"laplacianformer {parsed.command}: {printable(error)}\n")
@@ -87,6 +89,18 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(subparser)
     return parser
+
+
+def _check_environment() -> None:
+    """Say now, in one line, what every op would say."""
+    if not any(os.environ.get(name) for name in ("LAPLACIANFORMER_BACKEND", "LAPLACIANFORMER_CPU_LEVEL")):
+        return
+    from laplacianformer.ops._backend import check_environment
+
+    try:
+        check_environment()
+    except (RuntimeError, ValueError) as error:
+        raise InputError(str(error)) from None
 
 
 def _add_rest(parsed: argparse.Namespace, rest: Sequence[str]) -> None:

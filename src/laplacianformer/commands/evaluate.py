@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=options.count,
+        type=options.workers,
         default=2,
         metavar="N",
         help="processes that read images (default: %(default)s)",

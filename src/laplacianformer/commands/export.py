@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import MOST_SIDE
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
@@ -96,8 +97,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(f"--int8 is for --format onnx, got --format {form}")
     if size and form != "pt2":
         raise InputError(f"--size is for --format pt2, got --format {form}, which takes images of every size")
-    if size and min(size) < 1:
-        raise InputError(f"--size is a height and a width of at least 1 pixel, got {size[0]} {size[1]}")
+    if size and not 1 <= min(size) <= max(size) <= MOST_SIDE:
+        raise InputError(
+            f"--size is a height and a width of at least 1 pixel and at most {MOST_SIDE}, got {size[0]} {size[1]}"
+        )
     if form == "hf" and arguments.data is not None:
         raise InputError("--data is for files that may compute something else: --format hf keeps the weights")
     if form != "hf" and arguments.output.suffix != f".{form}":

@@ -25,7 +25,7 @@ EPILOG = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size",
-        type=options.positive,
+        type=options.side,
         default=224,
         metavar="PIXELS",
         help="side of the square image (default: %(default)s)",

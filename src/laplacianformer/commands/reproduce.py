@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights", type=Path, metavar="FILE", help="trained weights, for experiments that inspect them"
     )
     parser.add_argument(
-        "--processes", type=options.positive, metavar="N", help="training runs at a time (default: one per core)"
+        "--processes", type=options.processes, metavar="N", help="training runs at a time (default: one per core)"
     )
     parser.add_argument(
         "--output",

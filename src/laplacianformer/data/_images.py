@@ -19,11 +19,11 @@ from torch import Tensor
 from torchvision.transforms import Compose, Grayscale
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import MOST_PIXELS
 from laplacianformer.data._walk import list_files, matching, warn_left_out
 
 _SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _PROGRAMS = frozenset({"EPS", "WMF", "EMF"})  # Pillow would run them, with Ghostscript or Windows
-_MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
 _PHOTOMETRIC, _YCBCR = TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 6  # a tag of TIFF, and one of its values
 _BITS = TiffImagePlugin.BITSPERSAMPLE
 _MOST_ELONGATED = 100  # longer side over shorter: the shorter side is resized to that of the model, the longer with it
@@ -103,7 +103,7 @@ def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Ima
     except UnidentifiedImageError:
         raise InputError("not an image in a format that Pillow reads") from None
     except Image.DecompressionBombError:
-        raise InputError(f"more than {_MOST_PIXELS / 1e6:.0f} million pixels: make it smaller first") from None
+        raise InputError(f"more than {MOST_PIXELS / 1e6:.0f} million pixels: make it smaller first") from None
     except MemoryError:
         raise InputError("not enough memory to decode it: make it smaller first") from None
     except Exception as error:  # Pillow's many decoders raise whatever they meet in a broken file
@@ -126,10 +126,8 @@ def _opened(file: IO[bytes]) -> Image.Image:
 
 
 def _check_size(width: int, height: int) -> None:
-    if width * height > _MOST_PIXELS:
-        raise InputError(
-            f"{width} x {height} pixels, more than {_MOST_PIXELS / 1e6:.0f} million: make it smaller first"
-        )
+    if width * height > MOST_PIXELS:
+        raise InputError(f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first")
     if max(width, height) > _MOST_ELONGATED * min(width, height):
         raise InputError(
             f"{width} x {height} pixels, one side more than {_MOST_ELONGATED} times the other: crop it first"
