@@ -9,7 +9,7 @@ import timm
 import torch
 
 import laplacianformer  # noqa: F401  (registers the models)
-from laplacianformer import detection
+from laplacianformer import detection, sequences
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import _task as classification
 from laplacianformer.inspect._finite import first_not_finite
@@ -18,6 +18,7 @@ from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as trouble
 from laplacianformer.training._session import Session, create_engine
 from tests.detection import helpers as detection_helpers
+from tests.sequences import helpers as sequence_helpers
 
 from . import helpers
 
@@ -111,9 +112,9 @@ def test_bfloat16_runs_where_it_can(tmp_path: Path) -> None:
     assert found == {torch.float32, torch.int64, torch.uint8}  # weights, numbers of batches, settings
 
 
-@pytest.mark.parametrize("detector", [False, True], ids=["classifier", "detector"])
+@pytest.mark.parametrize("task", ["classification", "detection", "sequences"])
 def test_an_evaluation_whose_outputs_are_not_finite_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detector: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     """In evaluation alone: the running variance is not used in training."""
 
@@ -124,11 +125,12 @@ def test_an_evaluation_whose_outputs_are_not_finite_stops_the_run(
         return evaluate(loop)
 
     monkeypatch.setattr(Loop, "evaluate", evaluate)
-    if detector:
+    recipe: Any
+    if task == "detection":
         recipe = detection_helpers.recipe(tmp_path / "recipe.yaml", "retinanet", optimise={"epochs": 1})
     else:
-        recipe = helpers.tiny(tmp_path)
-    train: Any = detection.train if detector else classification.train
-    with pytest.raises(InputError, match=r"not finite: the first layer .* is .*blocks\.0\.attention") as error:
+        recipe = helpers.tiny(tmp_path) if task == "classification" else sequence_helpers.tiny(tmp_path)
+    train: Any = {"classification": classification, "detection": detection, "sequences": sequences}[task].train
+    with pytest.raises(InputError, match=r"not finite: the first layer .* is .*(blocks|layers)\.0\.attention") as error:
         train(recipe, tmp_path / "run")
     assert "\n" not in str(error.value)
