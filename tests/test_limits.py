@@ -13,13 +13,12 @@ import pytest
 import torch
 import yaml
 
-from laplacianformer import weights
 from laplacianformer._util import limits
 from laplacianformer._util.devices import chosen_device
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import load_recipe
 from laplacianformer.detection._weights import load_detector, save_detector
-from laplacianformer.weights import load_weights, save_weights
+from laplacianformer.weights import _description, load_weights, save_weights
 from tests.detection import helpers as detection
 from tests.detection.helpers import open_folder
 from tests.helpers import CLASSES, INPUT, save_small, small_model
@@ -120,8 +119,8 @@ def test_metrics_that_no_float_holds_are_left_out(path: Path) -> None:
     save_small(path)
     rewrite(path, metrics='{"accuracy": 0.5, "loss": 1' + "0" * 400 + ', "top5": Infinity, "other": NaN}')
     loaded = load_weights(path)
-    assert weights.metrics(loaded) == {"accuracy": 0.5}
-    assert "accuracy 50.0 %" in weights.describe(loaded)
+    assert _description.metrics(loaded) == {"accuracy": 0.5}
+    assert "accuracy 50.0 %" in _description.describe(loaded)
 
 
 def test_what_can_not_be_read_back_is_not_written(path: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 import yaml
 from PIL import Image
 
-from laplacianformer import weights
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import load_recipe
 from laplacianformer.classification._model import create_model
@@ -22,6 +21,7 @@ from laplacianformer.data import _images as images
 from laplacianformer.detection import load_recipe as load_detection_recipe
 from laplacianformer.detection._weights import load_detector, save_detector
 from laplacianformer.training import _recipes as recipes
+from laplacianformer.weights import _description
 from tests.detection import helpers as detection
 from tests.fuzz import nasty
 from tests.fuzz.outcome import ClearError, SilentlyWrong
@@ -79,8 +79,8 @@ def weights_file(rng: random.Random, samples: Samples) -> Case:
             with torch.inference_mode(), expecting(InputError):
                 loaded: Any = load(path)
                 if load is weights.load_weights:
-                    weights.describe(loaded).encode()
-                    weights.origin(loaded)
+                    _description.describe(loaded).encode()
+                    _description.origin(loaded)
                     side = min(64, *loaded.input["size"][1:])
                     loaded.model(torch.zeros(1, loaded.input["size"][0], side, side))
         finally:
