@@ -50,14 +50,14 @@ def changes(x: Tensor, y: Tensor, dx: Tensor, dy: Tensor, cos: Tensor | None, si
 
 
 def second_derivative(
-    grads: tuple[Tensor, Tensor],
+    grads: tuple[Tensor, ...],
     saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of `grad` and of `out` from those of dx and dy; x and y have none but through `out`."""
     grad, x, y, out, cos, sin = saved
     with without_autocast(x.device):
-        factor = changes(x, y, *grads, cos, sin) / -scale
+        factor = changes(x, y, grads[0], grads[1], cos, sin) / -scale
         return (out * factor).to(grad.dtype), (grad * factor).to(out.dtype)
 
 

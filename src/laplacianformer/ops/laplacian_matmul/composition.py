@@ -35,7 +35,7 @@ def gradients(
 
 
 def second_derivative(
-    grads: tuple[Tensor, Tensor, Tensor],
+    grads: tuple[Tensor, ...],
     saved: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
     scale: float,
     backend: str,
@@ -50,7 +50,7 @@ def second_derivative(
         grad, x, y, values = _wide(*(t for t in tensors if t is not None))
         weights = kernel(x, y, cos, sin, scale, backend)
         u = grads[2].to(values.dtype)
-        change = composition.changes(x, y, *grads[:2], cos, sin) / -scale
+        change = composition.changes(x, y, grads[0], grads[1], cos, sin) / -scale
         into_kernel = grad @ u.mT + (grad @ values.mT) * change
         dx, dy = kernel_backward(into_kernel, x, y, weights, cos, sin, scale, backend)
         found = weights @ u + (weights * change) @ values, dx, dy, (weights * change).mT @ grad

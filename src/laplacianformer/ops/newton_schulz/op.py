@@ -138,9 +138,9 @@ def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _differentiate_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     with without_autocast(grad.device):
-        _, pull_back = torch.func.vjp(
-            lambda *tensors: _gradient_composition(*tensors, *ctx.settings), *ctx.saved_tensors
-        )
+        pull_back = torch.func.vjp(lambda *tensors: _gradient_composition(*tensors, *ctx.settings), *ctx.saved_tensors)[
+            1
+        ]
         return *pull_back(grad), None, None, None, None
 
 
