@@ -17,7 +17,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._sources import VOCABULARY
-from laplacianformer.weights import FORMAT, check_task
+from laplacianformer.weights._file import FORMAT, check_task
 
 _NAME = "sequence_encoder"
 _KEYS = ("task", "architecture", "model_args", "sequence", "classes")
