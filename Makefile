@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WHEEL := $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
-.PHONY: test quick lint demo docs wheel clean
+.PHONY: test quick lint demo docs wheel lock clean
 
 # One process per core, with one thread each.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
@@ -35,12 +35,18 @@ wheel: .venv/ready
 	LAPLACIANFORMER_KERNELS=0 $(WHEEL)
 	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' > /dev/null
 
-# setuptools and torch come first: building without isolation needs them, and with it torch would be fetched twice.
+# To constraints.txt: exact versions of everything, for every platform, with the hashes of their files. Needs uv. Versions
+# that are there and still fit pyproject.toml stay; after `rm constraints.txt` all are the newest.
+lock:
+	uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate \
+		--custom-compile-command 'make lock' --extra dev --output-file constraints.txt pyproject.toml
+
+# First what has hashes, then the package itself, which has none: pip takes both in one command only without hashes.
 .venv/ready: pyproject.toml constraints.txt setup.py $(wildcard csrc/*/*)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "constraints.txt needs Python 3.11 or newer: rm -rf .venv and make PYTHON=python3.12")'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools wheel ninja torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -c 'import sys; sys.exit(None if sys.version_info >= (3, 11, 5) else "constraints.txt needs Python 3.11.5 or newer: rm -rf .venv and make PYTHON=python3.12")'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch .venv/ready
 
 clean:

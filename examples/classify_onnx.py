@@ -7,12 +7,15 @@ The file itself states what input it takes and which classes it knows.
 """
 
 import json
+import os
 import sys
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from PIL import Image, ImageOps
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import
+import onnxruntime
 
 
 def main(model: str, path: str) -> None:

@@ -6,6 +6,8 @@ from tests.schedule import slow_first
 
 # Some virtual machines announce AMX and then die with SIGILL in a bfloat16 product; torch must not be imported yet.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# onnxruntime, which some tests import by themselves, reads it on import.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Compile in this process: a pool of compilers, each of which imports torch, takes longer than small graphs do.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 

@@ -12,6 +12,7 @@ import yaml
 
 from laplacianformer import assets as shipped
 from laplacianformer import weights
+from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.cli import main
 from laplacianformer.weights._description import metrics, origin
 from tests.helpers import picture
@@ -90,6 +91,23 @@ def test_timm_loads_them_as_pretrained(stand_in):
         features(images(32)), stand_in.model.forward_intermediates(images(32), intermediates_only=True), strict=True
     ):
         assert torch.equal(found, wanted)
+
+
+def test_pretrained_weights_are_refused_by_a_model_of_other_settings(stand_in):
+    """Also where their file, as that of the release, has no settings but in its arguments."""
+    for old in (False, True):
+        if old:
+            tensors = {
+                name: tensor
+                for name, tensor in stand_in.model.state_dict().items()
+                if not name.endswith("_extra_state")
+            }
+            write_tensors(shipped.PATH, tensors, stand_in.metadata)
+        for changed in ({"grid": 4, "gain": 2.0}, {"grid": 4, "scale": 2.0}, {"grid": 4, "iterations": 9}):
+            with pytest.raises(RuntimeError, match="the weights were made with"):
+                timm.create_model("laplacianformer_nano", pretrained=True, attention_args=changed)
+        model = timm.create_model("laplacianformer_nano", pretrained=True, attention_args={"grid": 4}).eval()
+        assert torch.allclose(model(images(32)), stand_in.model(images(32)))
 
 
 def test_other_models_are_not_affected(stand_in, tmp_path):

@@ -14,10 +14,11 @@ from safetensors import safe_open
 
 from laplacianformer import LaplacianFormer, weights
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import read_tensors, write_tensors
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.weights import load_weights, save_weights
 from tests.helpers import CLASSES, INPUT, save_small, small_model
-from tests.model.helpers import images, perturbed
+from tests.model.helpers import TWO_STAGES, images, perturbed
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_what_is_not_a_file_is_refused(tmp_path):
         ({"task": "poetry"}, "holds weights for poetry: expected a classifier"),
         ({"classes": '["a", "b"]'}, "2 distinct class names for a model with 7 outputs"),
         ({"classes": '{"a": 1}'}, "classes that are not a list of names"),
-        ({"classes": "a, b"}, "metadata that is not JSON: classes"),
+        ({"classes": "a, b"}, "classes in the metadata of .* is not JSON"),
         ({"model_args": '{"num_classes": 9}'}, "does not hold the laplacianformer_nano that it names"),
         ({"model_args": '{"wings": 2}'}, "can't be built with {'wings': 2}"),
         ({"model_args": '{"pretrained": true}'}, "model_args that are not allowed"),
@@ -246,6 +247,38 @@ def test_unexpected_tensors_are_named(path):
     rewritten(path, tensors={"head.gate": torch.zeros(1)})
     with pytest.raises(InputError, match=re.escape("head.gate is unknown")):
         load_weights(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.uint8, torch.bool, torch.complex64], ids=str)
+def test_weights_that_are_no_real_numbers_are_refused(path, dtype):
+    """They were converted without a word."""
+    model = save_small(path)
+    rewritten(path, tensors={"head.bias": model.head.bias.detach().to(dtype)})
+    with pytest.raises(InputError, match=re.escape(f"head.bias has the type {dtype} instead of torch.float32")):
+        load_weights(path)
+    rewritten(path, tensors={"head.bias": model.head.bias.detach().double()})
+    assert load_weights(path).model.head.bias.dtype == torch.float32
+
+
+def test_a_file_whose_arguments_are_not_those_of_its_weights_is_refused(path):
+    """The settings of each layer are among its tensors; a file of an earlier version has none, and loads."""
+    save_small(path)
+    rewritten(path, model_args=json.dumps({**TWO_STAGES, "num_classes": 7, "attention_args": {"gain": 2.0}}))
+    with pytest.raises(InputError, match=r"stages.0.blocks.0.attention was made with gain=1.0 instead of 2.0") as error:
+        load_weights(path)
+    assert "\n" not in str(error.value)
+    tensors, metadata = read_tensors(path)
+    old = {name: tensor for name, tensor in tensors.items() if not name.endswith("_extra_state")}
+    assert len(old) < len(tensors)
+    write_tensors(path, old, metadata)
+    assert load_weights(path).model.stages[0].blocks[0].attention.gain == 2.0
+
+
+def test_timm_refuses_a_file_for_a_model_of_other_settings(path):
+    save_small(path)
+    changed = {"num_classes": 7, "attention_args": {"scale": 2.0}, **TWO_STAGES}
+    with pytest.raises(RuntimeError, match="the weights were made with"):
+        timm.create_model("laplacianformer_nano", checkpoint_path=str(path), **changed)
 
 
 def test_the_description_states_data_accuracy_and_limits(path):

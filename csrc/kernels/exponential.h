@@ -33,7 +33,8 @@ struct Series<double, false> {
 };
 
 // log(2) is split in two so that small integers times its first part are exact. The smallest normal number is
-// 2^kSmallest.
+// 2^kSmallest. For scales below kSmallScale, whose inverse might be too large, distances are multiplied by kStretch
+// first.
 template <class R>
 struct Format;
 
@@ -41,14 +42,14 @@ template <>
 struct Format<float> {
   static constexpr float kLog2High = 0x1.62e4p-1f, kLog2Low = 1.4286067653301870e-06f;
   static constexpr int kMantissa = 23, kSmallest = -126;
-  static constexpr double kMax = 3.4028234663852886e38;
+  static constexpr double kMax = 3.4028234663852886e38, kSmallScale = 0x1p-100, kStretch = 0x1p64;
 };
 
 template <>
 struct Format<double> {
   static constexpr double kLog2High = 0x1.62e42feep-1, kLog2Low = 1.9082149292705877e-10;
   static constexpr int kMantissa = 52, kSmallest = -1022;
-  static constexpr double kMax = 1.7976931348623157e308;
+  static constexpr double kMax = 1.7976931348623157e308, kSmallScale = 0x1p-900, kStretch = 0x1p256;
 };
 
 // 2^(j / 16)
@@ -77,6 +78,7 @@ class Exponential {
   using S = Series<R, (kTable<R> > 1)>;
   using F = Format<R>;
   using I = typename Simd<R>::I;
+  using U = typename Simd<R>::U;  // For bits: sums of signed numbers must not overflow.
   static constexpr int kShift = F::kMantissa - (kTable<R> == 16 ? 4 : kTable<R> == 8 ? 3 : 0);
   static constexpr R kSteps = static_cast<R>(kTable<R> * 1.4426950408889634074);
   // Adding it leaves n in the low bits of the sum: n needs no conversion to an integer.
@@ -84,8 +86,10 @@ class Exponential {
 
  public:
   explicit Exponential(double scale) {
-    const double factor = 1 / scale < F::kMax / kSteps ? 1 / scale : F::kMax / kSteps;
+    const double stretch = scale < F::kSmallScale ? F::kStretch : 1, inverse = 1 / (scale * stretch);
+    const double largest = F::kMax / (2 * kSteps), factor = inverse < largest ? inverse : largest;
     const double bound = -F::kSmallest * 0.6931471805599453 / factor;
+    stretch_ = static_cast<R>(stretch);
     factor_ = static_cast<R>(-factor);
     half_factor_ = static_cast<R>(-2 * kTable<R> * 1.4426950408889634074 * factor);
     bound_ = static_cast<R>(bound < F::kMax ? bound : F::kMax);
@@ -96,14 +100,15 @@ class Exponential {
     }
   }
 
-  INLINE Vec<R> operator()(Vec<R> distance) const {
+  INLINE Vec<R> operator()(Vec<R> given) const {
+    const Vec<R> distance = given * stretch_;
     const Vec<R> u = in_register<R>(distance * factor_), shifted = u * kSteps + kMagic, n = shifted - kMagic;
     const Vec<R> rest = (u - n * (F::kLog2High / kTable<R>)) - n * (F::kLog2Low / kTable<R>);
     return (Vec<R>)((I)power(shifted, rest * kSteps) & ~(I)(distance > splat<R>(bound_)));
   }
 
-  // The same of half a distance, where the result is known to be a normal number. n and f are found in one step, which
-  // for distances of a few scales rounds less than the sums of pairs.h do.
+  // The same of half a distance, where the result is known to be a normal number and the scale not below kSmallScale. n
+  // and f are found in one step, which for distances of a few scales rounds less than the sums of pairs.h do.
   INLINE Vec<R> of_half(Vec<R> half) const {
     const Vec<R> shifted = half * half_factor_ + kMagic;
     return power(shifted, half * half_factor_ - (shifted - kMagic));
@@ -122,11 +127,11 @@ class Exponential {
     constexpr int last = sizeof(S::kQ) / sizeof(double) - 1;
     Vec<R> q = f * coefficient(last) + coefficient(last - 1);
     for (int k = last - 2; k >= 0; --k) q = q * f + coefficient(k);
-    const Vec<R> whole = (Vec<R>)(lookup<R>(powers_, (I)shifted) + ((I)shifted << kShift));
+    const Vec<R> whole = (Vec<R>)((U)lookup<R>(powers_, (I)shifted) + ((U)shifted << kShift));
     return whole * (f * q) + whole;  // Products, so that NaN stays NaN.
   }
 
-  R factor_, half_factor_, bound_;
+  R stretch_, factor_, half_factor_, bound_;
   I powers_;
 };
 

@@ -49,7 +49,7 @@ struct Item {
         values(padded<R>(t.value_width)),
         buffers(t, scratch),
         exponential(t.scale),
-        bound(static_cast<R>(t.scale * (kRowSumsBound / 2))) {}
+        bound(row_sums_bound<R>(t.scale)) {}
 
   Item& go_to(int64_t i) {
     item = i;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/convert.h"
+#include "kernels/exponential.h"
 #include "kernels/item.h"
 #include "kernels/panel.h"
 #include "kernels/product.h"
@@ -17,7 +18,8 @@ namespace {
 template <class T>
 inline Accumulation<T> sign_factor(const Item<T>& item) {
   using R = Accumulation<T>;
-  return static_cast<R>(-1 / item.task.scale) / kSignUnit<R>;
+  const double inverse = 1 / item.task.scale, largest = Format<R>::kMax;
+  return static_cast<R>(inverse < largest ? -inverse : -largest) / kSignUnit<R>;
 }
 
 template <class T>

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/basics.h"
+#include "kernels/exponential.h"
 #include "kernels/pairs.h"
 #include "kernels/panel.h"
 #include "kernels/simd.h"
@@ -14,6 +15,15 @@ namespace {
 // The second form is used where sum |x| + sum |y| is at most this many scales. The relative error of the kernel is then
 // about 2e-6, and the kernel is never smaller than exp(-32).
 constexpr double kRowSumsBound = 32;
+
+// What sum |x| of each side may be; below 0, so that nothing is within it, for scales that the second form can't take.
+// Sums of both sides must not overflow.
+template <class R>
+INLINE R row_sums_bound(double scale) {
+  using F = Format<R>;
+  const double bound = scale * (kRowSumsBound / 2);
+  return static_cast<R>(scale < F::kSmallScale ? -1 : bound < F::kMax / 4 ? bound : F::kMax / 4);
+}
 
 // Writes half the sum of each row of a panel, added up as pairs.h adds up. Returns whether sum |x| is within the bound
 // for all rows.

@@ -29,6 +29,7 @@ template <>
 struct Simd<float> {
   typedef float V __attribute__((vector_size(kVectorBytes)));
   typedef int32_t I __attribute__((vector_size(kVectorBytes)));
+  typedef uint32_t U __attribute__((vector_size(kVectorBytes)));
   static constexpr int32_t kSign = INT32_MIN, kOne = 0x3f800000;
 };
 
@@ -36,6 +37,7 @@ template <>
 struct Simd<double> {
   typedef double V __attribute__((vector_size(kVectorBytes)));
   typedef int64_t I __attribute__((vector_size(kVectorBytes)));
+  typedef uint64_t U __attribute__((vector_size(kVectorBytes)));
   static constexpr int64_t kSign = INT64_MIN, kOne = 0x3ff0000000000000;
 };
 

@@ -1,14 +1,16 @@
 """The command line, `laplacianformer COMMAND`: the table of commands, exit codes and errors. No logic."""
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from laplacianformer import __version__
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import demo, detect, evaluate, export, info, predict, reproduce, train
+from laplacianformer._util.text import printable
+from laplacianformer.commands import demo, detect, evaluate, export, info, predict, reproduce, terminal, train
 
 INTERRUPTED = 130  # as shells report a program that Ctrl+C has ended
 
@@ -39,13 +41,15 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. Exit codes: see EPILOG."""
+    terminal.escape_log()
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
     try:
         _add_rest(parsed, rest)
+        _check_environment()
         code = COMMANDS[parsed.command].run(parsed)
     except (InputError, OSError) as error:
-        parser.exit(2, f"laplacianformer {parsed.command}: {error}\n")
+        parser.exit(2, f"laplacianformer {parsed.command}: {printable(error)}\n")
     except KeyboardInterrupt:
         parser.exit(INTERRUPTED, f"laplacianformer {parsed.command}: interrupted\n")
     if code:
@@ -61,8 +65,13 @@ exit codes:
   130  interrupted with Ctrl+C"""
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message, keep="\n"))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="laplacianformer",
         description="Vision models with Laplacian attention: train, evaluate, predict, export.",
         epilog=EPILOG,
@@ -80,6 +89,18 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(subparser)
     return parser
+
+
+def _check_environment() -> None:
+    """Say now, in one line, what every op would say."""
+    if not any(os.environ.get(name) for name in ("LAPLACIANFORMER_BACKEND", "LAPLACIANFORMER_CPU_LEVEL")):
+        return
+    from laplacianformer.ops._backend import check_environment
+
+    try:
+        check_environment()
+    except (RuntimeError, ValueError) as error:
+        raise InputError(str(error)) from None
 
 
 def _add_rest(parsed: argparse.Namespace, rest: Sequence[str]) -> None:

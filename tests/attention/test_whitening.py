@@ -207,3 +207,33 @@ def test_bad_arguments_are_refused() -> None:
         LaplacianAttention(8, 2, whitening="instance")
     with pytest.raises(ValueError, match="AblationAttention: whitening must be one of"):
         AblationAttention(8, 2, whitening="batch")
+
+
+def test_update_bn_of_torch_sets_the_running_variance_to_the_mean_of_its_batches() -> None:
+    """`swa_utils.update_bn` finds batch norm by its type; averaged weights need statistics of their own."""
+    layer, size = LaplacianAttention(32, 2, grid=3), (5, 4)
+    batches = [torch.randn(2, 20, 32, generator=torch.Generator().manual_seed(seed)) for seed in range(25)]
+    variances = []
+    for batch in batches:
+        alone = copy.deepcopy(layer)
+        alone.train()(batch, size)
+        variances.append(alone.whitening.running_var)
+    layer.train()(100 * batches[0], size)  # other statistics, which are forgotten
+
+    class OnGrid(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x, size)
+
+    model = OnGrid().eval()
+    torch.optim.swa_utils.update_bn(batches, model)
+    torch.testing.assert_close(layer.whitening.running_var, torch.stack(variances).mean(0))
+    assert layer.whitening.num_batches_tracked == 25
+    assert not model.training
+    before = layer.whitening.running_var.clone()
+    layer.train()(batches[0], size)
+    expected = before.lerp(variances[0], 0.1)
+    torch.testing.assert_close(layer.whitening.running_var, expected)

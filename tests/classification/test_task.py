@@ -197,7 +197,10 @@ WRONG = {
     "optimiser": (["--recipe", "digits", "optimise.optimiser=magic"], "can't create optimise.optimiser=magic"),
     "option": (["--recipe", "digits", "--epochs", "3"], "unknown argument --epochs: see laplacianformer train --help"),
     "override": (["--recipe", "digits", "epochs"], "override 'epochs': expected section.key=value"),
-    "deviation": (["--recipe", "digits", "data.std=[0, 0, 0]"], "data.std.0: input should be greater than 0, got 0"),
+    "deviation": (
+        ["--recipe", "digits", "data.std=[0, 0, 0]"],
+        "data.std.0: input should be greater than or equal to 0.000001, got 0",
+    ),
     "batch": (["--recipe", "digits", "optimise.batch_size=5000"], "is more than the 1437 training images"),
 }
 

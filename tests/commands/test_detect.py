@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from laplacianformer.cli import main
@@ -108,6 +109,38 @@ def test_unreadable_images_are_named_and_the_others_drawn(
         "none.png",
     ]
     assert run(*arguments, tmp_path / "bad.png") == 2
+
+
+SICK: dict[str, tuple[str, Any]] = {
+    "NaN in the backbone": ("blocks.0.norm1.weight", torch.nan),
+    "Inf in the pyramid": ("inner_blocks.0.0.weight", torch.inf),
+    "NaN mean": ("mean", [float("nan"), 0.5, 0.5]),
+    "zero std": ("std", [0.2, 0.0, 0.2]),
+}
+
+
+@pytest.mark.parametrize("kind", SICK)
+@pytest.mark.parametrize("detector", ["mask_rcnn", "retinanet"])
+def test_a_detector_whose_outputs_are_not_finite_is_an_error_that_names_the_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], detector: str, kind: str
+) -> None:
+    """torchvision drops boxes that are not finite: it found nothing, and that was all."""
+    name, value = SICK[kind]
+    statistics = name in ("mean", "std")
+    model = helpers.small(detector, **({name: value} if statistics else {}))
+    said = "the first layer whose output is not finite is transform"
+    if not statistics:
+        given, parameter = next(pair for pair in model.named_parameters() if pair[0].endswith(name))
+        said = f"the weights {given} are already not finite"
+        with torch.no_grad():
+            parameter.view(-1)[0] = value
+    weights = tmp_path / "sick.safetensors"
+    save_detector(weights, model, classes=NAMES, category_ids=[3, 7, 11])
+    picture(1, (90, 60)).save(tmp_path / "one.png")
+    assert run("--weights", weights, tmp_path / "one.png", "--output", tmp_path / "out") == 2
+    printed = capsys.readouterr().err
+    assert f"sick.safetensors: the detector gives outputs that are not finite: {said}" in printed
+    assert printed.count("\n") == 1
 
 
 def test_weights_of_a_classifier_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

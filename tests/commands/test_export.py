@@ -62,7 +62,7 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
         (["--format", "hf", "--int8", "out"], "--int8 is for --format onnx"),
         (["--format", "pt2", "--int8", "out.pt2"], "--int8 is for --format onnx"),
         (["--format", "onnx", "--size", "32", "32", "out.onnx"], "--size is for --format pt2"),
-        (["--format", "pt2", "--size", "32", "0", "out.pt2"], "at least 1 pixel, got 32 0"),
+        (["--format", "pt2", "--size", "32", "0", "out.pt2"], "at least 1 pixel and at most 8192, got 32 0"),
         (["--format", "pt2", "--size", "40", "32", "--data", "taken.onnx", "out.pt2"], "--size says (40, 32)"),
         (["--format", "pt2", "--data", "gone", "out.pt2"], "gone"),
         (["--format", "onnx", "out.pt2"], "expected a file name that ends with .onnx"),

@@ -72,6 +72,24 @@ def test_sixteen_bits_are_scaled_to_eight(form):
     assert np.array_equal(pixels(read), np.repeat(small[..., None], 3, 2))
 
 
+@pytest.mark.parametrize("values", [[0, 2**31 - 1], [0, 70000], [0, 4095], [-5, 0]])
+def test_tiffs_of_more_than_sixteen_bits_are_refused(values):
+    """Their range is unknown: they were cut at 65535."""
+    wide = Image.fromarray(np.array([values], np.int32))
+    with pytest.raises(InputError, match="more than 16 bits, of unknown range: save it with 8 or 16 bits"):
+        images.read(stored(wide, "TIFF"))
+    if min(values) < 0 or max(values) > 65535:
+        with pytest.raises(InputError, match="not numbers from 0 to 65535"):
+            images.read(wide)
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_deflate", "packbits"])
+def test_tiffs_of_luma_and_chroma_are_read(compression):
+    image = picture(1, (24, 16)).convert("YCbCr")
+    read = images.read(stored(image, "TIFF", compression=compression))
+    assert np.abs(pixels(read) - pixels(image.convert("RGB"))).max() <= 1
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_are_rotated_as_their_exif_data_says(orientation):
     upright, turns = picture(2, (12, 8)), Image.Transpose
@@ -191,3 +209,16 @@ def test_names_without_a_file_are_reported_among_the_others(tree):
     assert found[Path("*.bmp")] == "no file matches this pattern"
     assert found[Path("empty")].startswith("no images in this folder")
     assert found[Path("pipe")] == "not a regular file"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path, monkeypatch):
+    """Pillow would start Ghostscript for it, where that is installed: here, anything that is called so."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "drawn.png", "EPS")
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # found once, and kept
+    with pytest.raises(InputError, match="EPS is a program that draws"):
+        images.read(tmp_path / "drawn.png")
+    assert not (tmp_path / "ran").exists()

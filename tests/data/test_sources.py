@@ -189,7 +189,7 @@ def test_mistakes_in_a_folder_are_reported(tmp_path: Path) -> None:
     assert "unknown reader 'some': expected folder, digits, idx, torch/NAME" in said(tmp_path, reader="some")
     assert "has no train or training folder" in said(tmp_path)
     (tmp_path / "train").mkdir()
-    assert "Found 0 images" in said(tmp_path)
+    assert "found no images in" in said(tmp_path)
 
     image_folder(tmp_path / "data")
     (tmp_path / "data" / "train" / "empty").mkdir()

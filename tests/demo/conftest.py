@@ -1,6 +1,7 @@
 """The command `demo` in a process of its own, which reports the files it writes and the addresses it uses."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,11 @@ import pytest
 
 from tests.helpers import save_small
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 AUDITED = """
 import os, sys
 
@@ -27,6 +33,8 @@ def note(event, arguments):
         print("write", arguments[1], file=report)
     elif event in ("socket.bind", "socket.connect") and isinstance(arguments[1], tuple):
         print(event, arguments[1][0], file=report)
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname") and arguments[0] not in (None, "127.0.0.1"):
+        print(event, arguments[0], file=report)
 
 sys.addaudithook(note)
 from laplacianformer.cli import main
@@ -46,11 +54,14 @@ class Running:
     root: Path  # with the folders home, temporary, working and torch, and the report
     process: subprocess.Popen
 
-    def end(self):
+    def end(self, number=signal.SIGTERM):
         """End it as a service manager would, and give the lines of its report."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(number)
             self.process.wait(30)
+        return self.report()
+
+    def report(self):
         return (self.root / "report").read_text().splitlines()
 
     def wait(self):
@@ -61,10 +72,10 @@ class Running:
             time.sleep(0.1)
 
 
-def start(root):
+def start(root, save=save_small):
     for name in ("home", "temporary", "working"):
         (root / name).mkdir()
-    save_small(root / "model.safetensors")
+    save(root / "model.safetensors")
     source = Path(__file__).parents[2] / "src"
     environment = {**os.environ, "HOME": str(root / "home"), "TMPDIR": str(root / "temporary")}
     environment |= {"PYTHONPATH": f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -95,3 +106,15 @@ def running(started, tmp_path_factory):
         started.append(start(tmp_path_factory.mktemp("running")))
         started[-1].wait()
     return started[-1]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's chromium, or another."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    if CHROMIUM is None:
+        pytest.skip("needs a chromium in PATH")
+    with api.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield found
+        found.close()

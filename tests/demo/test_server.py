@@ -5,7 +5,6 @@ The tests with a browser need Debian's chromium (or another) and playwright.
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,6 @@ from laplacianformer.weights import load_weights
 from tests.helpers import picture
 
 httpx = pytest.importorskip("httpx", reason="comes with gradio: pip install 'laplacianformer[page]'")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -73,17 +67,6 @@ def test_other_files_of_the_computer_are_not_served(client, running):
 
 
 # ---- in a browser ----
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    if CHROMIUM is None:
-        pytest.skip("needs a chromium in PATH")
-    with api.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield found
-        found.close()
 
 
 @pytest.fixture(params=[(1280, 900), (390, 844)], ids=["wide", "phone"])

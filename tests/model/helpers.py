@@ -49,7 +49,7 @@ class PeakBytes(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self.known = {tensor.untyped_storage()._cdata: None for tensor in model.state_dict().values()}
+        self.known = {tensor.untyped_storage()._cdata: None for tensor in (*model.parameters(), *model.buffers())}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

@@ -8,6 +8,8 @@ import timm.optim
 import torch
 from timm.models import group_parameters
 
+from laplacianformer import ops
+from laplacianformer.ops._backend import Backends
 from tests.model.helpers import NAMES, PeakBytes, create, gradients, images
 
 
@@ -96,6 +98,31 @@ def test_checkpointing_changes_no_bit(arguments):
         assert torch.equal(gradient, gradients(saving)[name]), name
     for name, buffer in plain.named_buffers():
         assert torch.equal(buffer, dict(saving.named_buffers())[name]), name
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_block_is_recomputed_on_the_backend_of_its_forward(passes, monkeypatch):
+    """Also in a second backward pass, after the block of `use_backend` and in another thread."""
+    seen = []
+    choose = Backends.choose
+    monkeypatch.setattr(
+        Backends, "choose", lambda self, name, *tensors: seen.append(name) or choose(self, name, *tensors)
+    )
+    model = create().train()
+    model.set_grad_checkpointing()
+    with ops.use_backend("reference"):
+        loss = model(images(32)).sum()
+
+    def backward():
+        for _ in range(passes):
+            loss.backward(retain_graph=True)
+
+    forward_calls = len(seen)
+    thread = threading.Thread(target=backward)
+    thread.start()
+    thread.join()
+    assert len(seen) > forward_calls > 0
+    assert set(seen) == {"reference"}
 
 
 def test_checkpointing_in_several_threads_counts_every_batch():

@@ -1,6 +1,8 @@
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -80,6 +82,60 @@ def test_gradient_runs_on_the_backend_of_its_forward(broken_backend):
         out = ops.laplacian_kernel(x, x.detach() + 1, 4.0)
     with ops.use_backend("broken"):
         out.sum().backward()
+    assert (x.grad != 0).any()
+
+
+def test_blocks_of_several_threads_overlap_without_a_trace(broken_backend):
+    """The first block begins before the second and ends before it: a setting of the process would be left behind."""
+    entered, left = threading.Event(), threading.Event()
+    found = []
+
+    def other():
+        with ops.use_backend("reference"):
+            entered.set()
+            left.wait()
+            found.append(choice.requested(None))
+        found.append(choice.requested(None))
+
+    thread = threading.Thread(target=other)
+    with ops.use_backend("broken"):
+        thread.start()
+        entered.wait()
+        found.append(choice.requested(None))
+    left.set()
+    thread.join()
+    assert found == ["broken", "reference", ""]
+    assert choice.requested(None) == ""
+
+
+def test_a_block_holds_for_one_task_of_asyncio():
+    async def task(name, before, after):
+        with ops.use_backend(name):
+            before.set()
+            await after.wait()
+            found = choice.requested(None)
+            await asyncio.sleep(0)  # the other task's turn
+            return found
+
+    async def tasks():
+        first, second = asyncio.Event(), asyncio.Event()
+        return await asyncio.gather(task("reference", first, second), task("cpu", second, first))
+
+    assert asyncio.run(tasks()) == ["reference", "cpu"]
+
+
+def test_the_gradient_in_another_thread_runs_on_the_backend_of_its_forward(broken_backend):
+    x = torch.randn(3, 2, requires_grad=True)
+    with ops.use_backend("reference"):
+        out = ops.laplacian_kernel(x, x.detach() + 1, 4.0)
+
+    def backward():
+        with ops.use_backend("broken"):
+            out.sum().backward()
+
+    thread = threading.Thread(target=backward)
+    thread.start()
+    thread.join()
     assert (x.grad != 0).any()
 
 

@@ -182,15 +182,6 @@ def test_result_has_the_wider_dtype_and_each_gradient_its_own(backend, narrow, w
     assert_close(out, laplacian(x.detach().double(), y.detach().double(), SCALE), 1.0)
 
 
-def test_second_derivative_is_refused_with_a_clear_message(backend):
-    x, y = leaves((3, 2), (4, 2))
-    (grad,) = torch.autograd.grad(
-        ops.laplacian_kernel(x, y, SCALE, backend=backend).square().sum(), x, create_graph=True
-    )
-    with pytest.raises(RuntimeError, match="laplacian_kernel has first derivatives only"):
-        grad.sum().backward()
-
-
 @pytest.mark.parametrize("d", [1, 4, 32])
 def test_gradient_near_equal_points_keeps_its_length_where_the_gaussian_loses_it(backend, d):
     """The paper's proposition: sqrt(d) / lambda for the Laplacian kernel, linear in the distance for the Gaussian."""

@@ -181,13 +181,6 @@ def test_result_has_the_widest_dtype_and_each_gradient_its_own(backend, narrow):
     assert [tensor.grad.dtype for tensor in (x, y, values)] == [narrow, narrow, torch.float32]
 
 
-def test_second_derivative_is_refused_with_a_clear_message(backend):
-    x, y, values = leaves((3, 2), (4, 2), (4, 2))
-    (grad,) = torch.autograd.grad(product(backend)(x, y, values).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="laplacian_matmul has first derivatives only"):
-        grad.sum().backward()
-
-
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(
     st.lists(st.integers(1, 3), max_size=2),

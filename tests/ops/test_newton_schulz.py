@@ -229,13 +229,6 @@ def test_every_element_is_written(backend, start):
     assert gradients(function, [w], torch.ones(2, 9, 9))[0].isfinite().all()
 
 
-def test_second_derivative_of_the_exact_gradient_is_refused_with_a_clear_message(backend):
-    w = kernel_matrix(4).requires_grad_()
-    (grad,) = torch.autograd.grad(ops.newton_schulz(w, backend=backend).square().sum(), w, create_graph=True)
-    with pytest.raises(RuntimeError, match="newton_schulz has first derivatives only"):
-        grad.sum().backward()
-
-
 def test_second_derivative_of_the_implicit_gradient_is_that_of_the_inverse(backend):
     w = kernel_matrix(4).requires_grad_()
     assert torch.autograd.gradgradcheck(

@@ -2,17 +2,22 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
 import torch
 
 import laplacianformer  # noqa: F401  (registers the models)
+from laplacianformer import detection
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import _task as classification
+from laplacianformer.inspect._finite import first_not_finite
+from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as trouble
 from laplacianformer.training._session import Session, create_engine
+from tests.detection import helpers as detection_helpers
 
 from . import helpers
 
@@ -24,17 +29,17 @@ def model() -> torch.nn.Module:
 
 def test_the_first_layer_that_is_not_finite_is_named() -> None:
     sick, images = model(), torch.randn(2, 3, 16, 16)
-    assert trouble.first_not_finite(sick, images) == "every layer's output is finite"
+    assert first_not_finite(sick, images) == "every layer's output is finite"
     with torch.no_grad():
         sick.stages[1].blocks[0].mlp.fc1.bias.fill_(1e30)
         sick.stages[1].blocks[0].mlp.fc2.weight.fill_(1e30)
-    assert trouble.first_not_finite(sick, images).endswith("is stages.1.blocks.0.mlp.fc2")
+    assert first_not_finite(sick, images).endswith("is stages.1.blocks.0.mlp.fc2")
     assert not sick._forward_hooks
     images[0, 0, 0, 0] = torch.nan
-    assert trouble.first_not_finite(sick, images) == "the images themselves are not finite"
+    assert first_not_finite(sick, images) == "the images themselves are not finite"
     with torch.no_grad():
         sick.stages[0].blocks[0].norm1.weight[3] = torch.inf
-    assert "weights stages.0.blocks.0.norm1.weight are already not finite" in trouble.first_not_finite(sick, images)
+    assert "weights stages.0.blocks.0.norm1.weight are already not finite" in first_not_finite(sick, images)
 
 
 def test_the_first_gradient_that_is_not_finite_is_named() -> None:
@@ -102,4 +107,28 @@ def test_bfloat16_runs_where_it_can(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path, optimise={"epochs": 2}, run={"precision": "bfloat16"})
     result = classification.train(recipe, tmp_path / "run")
     assert result.steps == 8
-    assert {tensor.dtype for tensor in helpers.weights(tmp_path / "run").values()} == {torch.float32, torch.int64}
+    found = {tensor.dtype for tensor in helpers.weights(tmp_path / "run").values()}
+    assert found == {torch.float32, torch.int64, torch.uint8}  # weights, numbers of batches, settings
+
+
+@pytest.mark.parametrize("detector", [False, True], ids=["classifier", "detector"])
+def test_an_evaluation_whose_outputs_are_not_finite_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detector: bool
+) -> None:
+    """In evaluation alone: the running variance is not used in training."""
+
+    def evaluate(loop: Loop, evaluate=Loop.evaluate) -> dict[str, float]:
+        for name, buffer in loop.learner.evaluated.named_buffers():
+            if name.endswith("running_var"):
+                buffer.fill_(torch.nan)
+        return evaluate(loop)
+
+    monkeypatch.setattr(Loop, "evaluate", evaluate)
+    if detector:
+        recipe = detection_helpers.recipe(tmp_path / "recipe.yaml", "retinanet", optimise={"epochs": 1})
+    else:
+        recipe = helpers.tiny(tmp_path)
+    train: Any = detection.train if detector else classification.train
+    with pytest.raises(InputError, match=r"not finite: the first layer .* is .*blocks\.0\.attention") as error:
+        train(recipe, tmp_path / "run")
+    assert "\n" not in str(error.value)

@@ -45,7 +45,7 @@ except Interrupted:
 # What goes wrong in one process only: reading its images, reading held-out images, the disk of the first.
 STOP = """
 import os
-from laplacianformer.data._indexed import ReaderImages
+from laplacianformer.data._folders import FolderImages
 from laplacianformer._util.errors import InputError
 
 rank = int(os.environ["RANK"])
@@ -54,8 +54,8 @@ recipe = classification.load_recipe(str(folder / "alone" / "recipe.yaml"), overr
 message = f"broken in process {rank}"
 
 def unreadable(split):
-    def read(images, index, read=ReaderImages.read):
-        if images.reader.root.endswith(split):
+    def read(images, index, read=FolderImages.read):
+        if images.root.endswith(split):
             raise InputError(message)
         return read(images, index)
     return read
@@ -73,8 +73,8 @@ def train_with(what, where, owner, name, replacement):
         (folder / f"{what}-{rank}").write_text(str(error))
     setattr(owner, name, original)
 
-train_with("images", 1, ReaderImages, "read", unreadable("train"))
-train_with("held-out", 1, ReaderImages, "read", unreadable("val"))
+train_with("images", 1, FolderImages, "read", unreadable("train"))
+train_with("held-out", 1, FolderImages, "read", unreadable("val"))
 train_with("disk", 0, Metrics, "add", full)
 """
 # Nothing that is drawn by each process on its own: no Mixup and no stochastic depth.

@@ -219,6 +219,26 @@ def test_a_detection_recipe_survives_being_written_and_read(tmp_path: Path) -> N
     assert load_detection(str(tmp_path / "copy.yaml")) == recipe
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "model: {name: a}\noptimise: {epochs: 1}\nmodel: {name: b}",
+            "'model' is there twice: it is in line 1 already",
+        ),
+        ("optimise:\n  epochs: 1\n  lr: 2\n  epochs: 3", "'epochs' is there twice: it is in line 2 already"),
+        ("model: {name: a, args: {depths: [1], 'depths': [2]}}", "'depths' is there twice"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "twice.yaml").write_text(text)
+    with pytest.raises(InputError, match=message) as error:
+        load_classification(str(tmp_path / "twice.yaml"))
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="'a' is there twice"):
+        load_classification("digits", ["model.args={a: 1, a: 2}"])
+
+
 def test_unknown_recipes_and_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no recipe 'cifar', did you mean 'cifar10'\?"):
         load_classification("cifar")

@@ -4,6 +4,7 @@ import platform
 
 import torch
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 
 
@@ -13,9 +14,11 @@ def chosen_device(name: str | None) -> torch.device:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"the device {name!r} can't be used here: {str(error).splitlines()[0]}") from None
+        raise InputError(f"the device {name!r} can't be used here: {limits.reason(error)}") from None
     return device
 
 

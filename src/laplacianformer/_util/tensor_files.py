@@ -1,7 +1,9 @@
 """safetensors files: tensors by name, and metadata that says what they are, each entry as text."""
 
-import json
-from collections.abc import Mapping
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,26 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing
+from laplacianformer._util.settings import SUFFIX, tensor_differences
+
+# As safetensors names them. Others hold no numbers of a model.
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "C64": torch.complex64,
+}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -35,14 +55,54 @@ def state_dict(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a file."""
+    with _opened(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
+
+
+def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file on the meta device, without their numbers, and its metadata: a file of any size costs
+    nothing."""
+    with _opened(path, "np") as file:  # for torch, safetensors would reserve memory for all of it
+        names = list(file.keys())
+        if len(names) > limits.MOST_TENSORS:
+            raise InputError(f"{path} has {len(names)} tensors: at most {limits.MOST_TENSORS} are possible")
+        slices = {name: file.get_slice(name) for name in names}
+        shapes = {name: part.get_shape() for name, part in slices.items()}
+        dtypes = {name: _DTYPES.get(part.get_dtype(), torch.bool) for name, part in slices.items()}
+        metadata = file.metadata() or {}
+    count = sum(math.prod(shape) for shape in shapes.values())
+    if count > limits.MOST_PARAMETERS:
+        raise InputError(f"{path} has {count} numbers in its tensors: at most {limits.MOST_PARAMETERS} are possible")
+    tensors = {name: torch.empty(shape, dtype=dtypes[name], device="meta") for name, shape in shapes.items()}
+    return tensors, metadata
+
+
+@contextmanager
+def _opened(path: Path, framework: str) -> Iterator[Any]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is not there"
         raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
+        with _utf8(path) as readable, safe_open(readable, framework=framework) as file:
+            yield file
     except SafetensorError as error:
-        raise InputError(f"{path} is not a complete safetensors file ({error}): copy or export it again") from None
+        raise InputError(
+            f"{path} is not a complete safetensors file ({limits.reason(error)}): copy or export it again"
+        ) from None
+
+
+@contextmanager
+def _utf8(path: Path) -> Iterator[Path]:
+    """The path, or a link to it: safetensors opens no path that is not UTF-8."""
+    try:
+        path.as_posix().encode()
+    except UnicodeEncodeError:
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder) / "weights.safetensors"
+            link.symlink_to(path.absolute())
+            yield link
+    else:
+        yield path
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -50,7 +110,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        with safe_open(path, framework="pt") as file:
+        with _utf8(path) as readable, safe_open(readable, framework="np") as file:
             return file.metadata() or {}
     except SafetensorError:
         return {}
@@ -58,21 +118,43 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def json_entry(path: Path, metadata: Mapping[str, str], key: str) -> Any:
     """The value of a key of the metadata that is JSON."""
-    try:
-        return json.loads(metadata[key])
-    except ValueError:
-        raise InputError(f"{path} has metadata that is not JSON: {key} is {metadata[key]!r}") from None
+    what = f"{key} in the metadata of {path}"
+    if len(metadata[key]) > limits.MOST_JSON:
+        raise InputError(f"{what} has {len(metadata[key])} characters: at most {limits.MOST_JSON} are possible")
+    return limits.parse_json(metadata[key], what)
+
+
+def _same_kind(given: Tensor, expected: Tensor) -> bool:
+    """Whether both hold real floating-point numbers of any width, or else numbers of one type."""
+    floating = given.is_floating_point(), expected.is_floating_point()
+    return given.dtype == expected.dtype if not all(floating) else True
 
 
 def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Raise unless a file has the tensors of a model, in their shapes, and no others."""
+    """Raise unless a file has the tensors of a model, in their shapes and kinds of numbers, and no others.
+
+    Settings in the state of layers may be missing, as in files of earlier versions, but not different; tensors on the
+    meta device, of a header alone, have none to compare.
+    """
+    stated = {name for name, tensor in expected.items() if name.endswith(SUFFIX) and tensor.dtype == torch.uint8}
     different = [
-        *(f"{name} is missing" for name in expected if name not in tensors),
-        *(f"{name} is unknown" for name in tensors if name not in expected),
+        *(
+            f"{limits.one_line(name).removesuffix(SUFFIX).removesuffix('.')} was made with {said}"
+            for name in expected
+            if name in stated and name in tensors and not tensors[name].is_meta
+            for said in tensor_differences(tensors[name], expected[name])
+        ),
+        *(f"{limits.one_line(name)} is missing" for name in expected if name not in tensors and name not in stated),
+        *(f"{limits.one_line(name)} is unknown" for name in tensors if name not in expected),
         *(
             f"{name} has shape {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
             for name, tensor in expected.items()
-            if name in tensors and tensors[name].shape != tensor.shape
+            if name in tensors and name not in stated and tensors[name].shape != tensor.shape
+        ),
+        *(
+            f"{name} has the type {tensors[name].dtype} instead of {tensor.dtype}"
+            for name, tensor in expected.items()
+            if name in tensors and name not in stated and not _same_kind(tensors[name], tensor)
         ),
     ]
     if different:

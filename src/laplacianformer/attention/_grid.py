@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from laplacianformer import ops
 from laplacianformer.attention._rope import cell_rotation
+from laplacianformer.attention._state import SettingsInState
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import accumulation_dtype
 from laplacianformer.ops._tracing import is_traced
@@ -20,7 +21,7 @@ from laplacianformer.ops._tracing import is_traced
 CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
-class GridAttention(nn.Module):
+class GridAttention(SettingsInState):
     """Multi-head attention on a grid of tokens: proj(mix(q, k, v) + DWC(v)). Subclasses define `mix`.
 
     Args:
@@ -35,6 +36,8 @@ class GridAttention(nn.Module):
         qkv_bias: bias of the projections of queries, keys and values.
         proj_drop: dropout after the output projection.
     """
+
+    mixer: str = ""  # its name in states: weights of one mixer are nothing to another; empty: not compared
 
     def __init__(
         self,
@@ -69,6 +72,10 @@ class GridAttention(nn.Module):
         self.dwc = CONVOLUTIONS[axes](dim, dim, 3, padding=1, groups=dim)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
+
+    def numbers(self) -> dict[str, Any]:
+        named = {"attention": self.mixer} if self.mixer else {}
+        return {**named, "num_heads": self.num_heads, "rope": self.rope, "prefix": self.prefix}
 
     def forward(self, x: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         """The output for each token; zeros where the mask is False.
@@ -125,7 +132,9 @@ class GridAttention(nn.Module):
             raise ValueError(f"mask must be {tuple(x.shape[:2])}, one per token, got {tuple(mask.shape)}")
         if mask.device != x.device:
             raise ValueError(f"mask must be on the device of the tokens, {x.device}, got {mask.device}")
-        return None if not is_traced() and bool(mask.all()) else mask
+        if is_traced() or mask.is_meta:
+            return mask
+        return None if bool(mask.all()) else mask
 
     def local(self, v_bhnd: Tensor, size: Size) -> Tensor:
         """The local branch: a depth-wise convolution of the values on the grid, (B, N, dim); zeros before the grid."""

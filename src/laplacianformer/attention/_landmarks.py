@@ -48,6 +48,9 @@ class LandmarkAttention(GridAttention):
             check_count(self, grid=count)
         return cells
 
+    def numbers(self) -> dict[str, Any]:
+        return {**super().numbers(), "grid": self.grid}
+
     def cells(self, size: Size) -> Size:
         """The grid of landmarks for a grid of tokens."""
         return tuple(min(length, most) for length, most in zip(size, self.grid, strict=True))

@@ -18,6 +18,18 @@ from laplacianformer.ops.column_variance import batch_variance
 Kind = Literal["running", "synced"]
 
 
+class _Statistics(nn.BatchNorm1d):
+    """What `torch.optim.swa_utils.update_bn` finds of a whitening: it restarts running averages, and sets their
+    momentum, in instances of torch's batch norm alone. There is nothing else in it."""
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__(1, momentum=momentum, affine=False, track_running_stats=False)
+        self.restart = False
+
+    def reset_running_stats(self) -> None:
+        self.restart = True
+
+
 class Whitening(nn.Module):
     """Which variance the columns of C are whitened by, as BatchNorm does it: that of the batch in training, a running
     average in evaluation.
@@ -47,11 +59,12 @@ class Whitening(nn.Module):
     ) -> None:
         super().__init__()
         check.positive("Whitening", eps=eps)
-        self.kind, self.prefix, self.eps, self.momentum = kind, prefix, eps, momentum
+        self.kind, self.prefix, self.eps = kind, prefix, eps
         self.paused = False
         if kind is not None:
             self.register_buffer("running_var", torch.full((num_heads, *cells), 1e-3))
             self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
+            self.statistics = _Statistics(momentum)
             if prefix:
                 self.register_buffer("prefix_running_var", torch.full((num_heads, prefix), 1e-3))
 
@@ -84,8 +97,12 @@ class Whitening(nn.Module):
         """Let the variance of a batch enter the running average, unless updates are paused."""
         if variance_hm is None or self.paused:
             return
+        if self.statistics.restart:
+            self.num_batches_tracked.zero_()  # which gives the next batch the weight 1
+            self.statistics.restart = False
         self.num_batches_tracked.add_(1)
-        weight = (1 / self.num_batches_tracked).clamp(min=self.momentum).to(self.running_var.dtype)
+        momentum = self.statistics.momentum or 0.0  # None, in torch, for the mean of all batches
+        weight = (1 / self.num_batches_tracked).clamp(min=momentum).to(self.running_var.dtype)
         before, on_grid = variance_hm.split([self.prefix, variance_hm.shape[1] - self.prefix], dim=1)
         if mask is None:
             new = resize(on_grid.unflatten(1, cells), self._stored())

@@ -91,6 +91,19 @@ class AblationAttention(LaplacianAttention):
             self.tied, self.qkv = True, nn.Linear(dim, 2 * dim, bias=self.qkv.bias is not None)
         self.landmark_filter = _identity_filter(dim, self.axes) if landmarks == "conv" else None
 
+    def numbers(self) -> dict[str, Any]:
+        """Those of `LaplacianAttention` where the parts are the same: their weights are the same."""
+        numbers = super().numbers()
+        if self.per_image is not None:
+            numbers["whitening"] = self.per_image
+        if not self.fixed_grid:
+            numbers |= {"grid": None, "ratio": self.ratio}
+        if self.solver != "newton_schulz":
+            numbers["newton_schulz_start"] = None
+        if self.solver == "cholesky":
+            numbers["iterations"] = None
+        return {**numbers, "gram": self.gram, "solver": self.solver}
+
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         laid_out = self.lay_out(mask, size)
         with without_autocast(q_bhnd.device):

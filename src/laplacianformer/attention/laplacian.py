@@ -49,6 +49,7 @@ class LaplacianAttention(LandmarkAttention):
         proj_drop: dropout after the output projection.
     """
 
+    mixer = "laplacian"
     kernel_name: str = "laplacian"
     # The start of the Newton-Schulz steps: the faster one, for W is symmetric positive definite.
     newton_schulz_start: Literal["identity", "transpose"] = "identity"
@@ -85,6 +86,22 @@ class LaplacianAttention(LandmarkAttention):
         else:
             check.number(name, gain=gain)
             self.gain = float(gain)
+
+    def numbers(self) -> dict[str, Any]:
+        return {
+            **super().numbers(),
+            "scale": self.scale,
+            "iterations": self.iterations,
+            "eps": self.eps,
+            "gain": "learned" if isinstance(self.gain, nn.Parameter) else self.gain,
+            # In evaluation, synced statistics are running ones.
+            "whitening": "running" if self.whitening.kind == "synced" else self.whitening.kind,
+            "whitening_eps": self.whitening.eps,
+            "newton_schulz_start": self.newton_schulz_start,
+            "kernel": self.kernel_name,
+            "gram": "keys",
+            "solver": "newton_schulz",  # which `AblationAttention` can change
+        }
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         settings = self.settings(q_bhnd, size, self.lay_out(mask, size))

@@ -41,12 +41,17 @@ class Loaders:
     images: dict[str, int | None]  # None: a stream that doesn't say
 
 
-def open_loaders(recipe: Recipe, rank: int = 0, world: int = 1, once: Once = in_this_process) -> Loaders:
+def open_loaders(
+    recipe: Recipe, rank: int = 0, world: int = 1, once: Once = in_this_process, *, allow_pipes: bool = False
+) -> Loaders:
     """The batches of process `rank` of `world`. `once` lets one process list the files for all."""
     data = recipe.data
-    train = open_images(Source(data.reader, data.root, data.train_split, data.num_classes, data.train_samples), once)
-    count = len(train.classes)
-    val = open_images(Source(data.reader, data.root, data.val_split, count, data.val_samples), once)
+
+    def opened(split: str, classes: int | None, samples: int | None) -> Images | Stream:
+        return open_images(Source(data.reader, data.root, split, classes, samples, allow_pipes=allow_pipes), once)
+
+    train = opened(data.train_split, data.num_classes, data.train_samples)
+    val = opened(data.val_split, len(train.classes), data.val_samples)
     what = f"{data.root or data.reader} ({data.val_split})"
     numbers = numbers_among(val.classes, train.classes, what, "training doesn't")
     training = _training(recipe, train, rank, world)

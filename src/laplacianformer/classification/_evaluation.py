@@ -13,6 +13,7 @@ from laplacianformer.data._batch import NO_LABEL, Batch
 from laplacianformer.data._evaluation import evaluation_batches
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._sources import Source, open_images, parse
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.weights import Weights
 
 
@@ -32,15 +33,24 @@ class Evaluation:
 
 
 def open_batches(
-    loaded: Weights, data: str, split: str = "validation", *, batch_size: int = 64, workers: int = 0
+    loaded: Weights,
+    data: str,
+    split: str = "validation",
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    allow_pipes: bool = False,
 ) -> Iterable[Batch]:
     """Batches of `[READER:]DIR`, read as in training, with labels that are indices into the classes of the weights.
 
-    DIR may also be the folder (or tar) that itself holds the class folders.
+    DIR may also be the folder (or tar) that itself holds the class folders; with `allow_pipes`, for the reader wds/, a
+    shell command (pipe:COMMAND).
     """
     reader, root = parse(data)
-    opened = open_images(Source(reader or "folder", root, split, len(loaded.classes), inside=loaded.classes))
-    numbers = numbers_among(opened.classes, loaded.classes, data, "the weights don't")
+    classes = loaded.classes
+    source = Source(reader or "folder", root, split, len(classes), inside=classes, allow_pipes=allow_pipes)
+    opened = open_images(source)
+    numbers = numbers_among(opened.classes, classes, data, "the weights don't")
     return Renumbered(evaluation_batches(opened, loaded.input, batch_size, workers), numbers)
 
 
@@ -62,8 +72,7 @@ def evaluate(loaded: Weights, batches: Iterable[Batch], device: torch.device | N
             _, warm_up = _timed(model, inputs)
         logits, seconds = _timed(model, inputs)
         model_seconds += seconds
-        if not logits.isfinite().all():
-            raise InputError(f"{loaded.path} gives outputs that are not finite: its training went wrong")
+        check_outputs(loaded.path, logits, model, inputs)
         counts.add(logits, batch.targets[readable])
     all_seconds = time.perf_counter() - begin - warm_up
     return counts.evaluation(loaded.classes, model_seconds, all_seconds, device_name(device))

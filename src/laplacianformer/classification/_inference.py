@@ -13,6 +13,7 @@ from laplacianformer._util.devices import chosen_device
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
 from laplacianformer.inspect._attention_matrix import token_attention
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.plots import AttentionFigureRow
 from laplacianformer.weights import Weights
 
@@ -65,10 +66,9 @@ def _model_input(path: Path, transform: Callable[[Image.Image], Tensor]) -> Tens
 
 @torch.inference_mode()
 def _rankings(loaded: Weights, model: nn.Module, inputs: Tensor, top: int) -> list[tuple[tuple[str, float], ...]]:
-    probabilities = model(inputs).float().softmax(1).cpu()
-    if not probabilities.isfinite().all():
-        raise InputError(f"{loaded.path} gives probabilities that are not finite: its training went wrong")
-    best = probabilities.topk(min(top, len(loaded.classes)))
+    logits = model(inputs).float()
+    check_outputs(loaded.path, logits, model, inputs)
+    best = logits.softmax(1).cpu().topk(min(top, len(loaded.classes)))
     return [
         tuple((loaded.classes[index], value) for index, value in zip(indices, values, strict=True))
         for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)

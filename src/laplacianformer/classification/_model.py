@@ -4,6 +4,7 @@ import timm
 from timm.data import Mixup
 from torch import nn
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification._recipe import Recipe
 
@@ -13,10 +14,10 @@ def create_model(recipe: Recipe, num_classes: int) -> nn.Module:
     name = recipe.model.name
     try:
         model: nn.Module = timm.create_model(name, num_classes=num_classes, **recipe.model.args)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
         known = timm.list_models("laplacianformer_*")
         hint = "" if timm.is_model(name) else f"; known are timm's models and {', '.join(known)}"
-        raise InputError(f"can't create model.name={name}: {' '.join(str(error).split())}{hint}") from None
+        raise InputError(f"can't create model.name={limits.one_line(name)}: {limits.reason(error)}{hint}") from None
     return model
 
 

@@ -5,15 +5,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from laplacianformer._util import limits
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
     Count,
-    Finite,
     Fraction,
+    Mean,
+    ModelArguments,
     NotNegative,
     Optimise,
     Positive,
     Run,
+    Side,
+    Std,
+    Workers,
     check_warmup,
     checked,
 )
@@ -24,7 +29,7 @@ class Model:
     """What is trained: `timm.create_model(name, num_classes=..., **args)`."""
 
     name: str
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: ModelArguments = Field(default_factory=dict)
 
 
 @checked
@@ -39,13 +44,13 @@ class Data:
     # For wds/ without an _info file: the number of images. For readers that are no streams: the most to take, evenly.
     train_samples: Count | None = None
     val_samples: Count | None = None
-    size: Count = 224
+    size: Side = 224
     crop_pct: Annotated[float, Field(gt=0, le=1)] = 0.9  # fraction of the resized image that evaluation sees
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
-    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)
-    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    mean: tuple[Mean, Mean, Mean] = (0.485, 0.456, 0.406)
+    std: tuple[Std, Std, Std] = (0.229, 0.224, 0.225)
     cache: bool = False  # decode every image once and keep it in memory, as bytes
-    workers: Annotated[int, Field(ge=0)] = 4  # processes that load images, for each training process
+    workers: Workers = 4  # processes that load images, for each training process
     corrupt_limit: Fraction = 0.01  # stop when more than this fraction of an epoch's images can't be read
     repeats: Count = 1  # copies of each sample, differently augmented, in an epoch (of fewer samples)
 
@@ -89,6 +94,10 @@ class Recipe:
                     raise ValueError(f"augment.{key} needs data.cache: false; cached images take flip and crop_padding")
         elif self.augment.crop_padding:
             raise ValueError("augment.crop_padding needs data.cache: true; use augment.scale")
+        if self.model.args.get("features_only"):
+            raise ValueError("model.args.features_only makes a model without classes, which can't be trained")
+        if self.data.size > limits.MOST_SIDE * self.data.crop_pct:
+            raise ValueError(f"data.size / data.crop_pct must be at most {limits.MOST_SIDE}")
         check_warmup(self.optimise)
         return self
 

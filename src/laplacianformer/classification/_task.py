@@ -17,6 +17,7 @@ from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.classification._model import create_mixup, create_model
 from laplacianformer.classification._recipe import Recipe
 from laplacianformer.data import NO_LABEL, Batch, Corrupt, mix, seed_all
+from laplacianformer.training._finite import stop_evaluation
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
@@ -53,20 +54,23 @@ class Result:
     seconds: float  # of this process, without what was done before a resume
 
 
-def train(recipe: Recipe, output: Path, *, resume: bool = False, report: Report | None = None) -> Result:
+def train(
+    recipe: Recipe, output: Path, *, resume: bool = False, report: Report | None = None, allow_pipes: bool = False
+) -> Result:
     """Train as the recipe says, into the folder `output`: metrics.csv, checkpoint.pt and, at the end,
     model.safetensors (the averaged weights where the recipe keeps an average).
 
     Args:
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
+        allow_pipes: whether data.root may be a shell command (reader wds/, pipe:COMMAND).
     """
-    session = start(recipe.run, output, resume=resume, report=report)
-    fabric = session.fabric
-    rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
-    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
-    task = ClassificationTask(recipe, loaders, session)
-    done = Loop(task, session).run()
+    with start(recipe.run, output, resume=resume, report=report) as session:
+        fabric = session.fabric
+        rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+        loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once, allow_pipes=allow_pipes))
+        task = ClassificationTask(recipe, loaders, session)
+        done = Loop(task, session).run()
     return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)
 
 
@@ -121,7 +125,7 @@ class ClassificationTask:
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss and accuracy."""
-        totals = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
+        totals = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
         unreadable: list[str] = []
         for batch in self.loaders.val:
             unreadable += batch.corrupt
@@ -130,10 +134,12 @@ class ClassificationTask:
                 logits = model(images).float()
             right = (logits.argmax(1) == targets).sum()
             loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
-            totals += torch.stack([right, loss, (targets != NO_LABEL).sum()]).double()
+            totals += torch.stack([right, loss, (targets != NO_LABEL).sum(), (~logits.isfinite()).sum()]).double()
         seen = int(totals[2]) + len(unreadable)
         in_each(self.fabric, lambda: Corrupt(self.recipe.data.corrupt_limit).add(unreadable, seen))
-        right, loss, count = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
+        right, loss, count, not_finite = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
+        if not_finite:
+            stop_evaluation(self.fabric, model, (self.fabric.to_device((batch.images,)) for batch in self.loaders.val))
         self.accuracy = right / max(1, count)
         self.best = max(self.best, self.accuracy)
         return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
@@ -164,4 +170,4 @@ class ClassificationTask:
         return {"accuracy": [self.accuracy, self.best]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.accuracy, self.best = state["accuracy"]
+        self.accuracy, self.best = map(float, state["accuracy"])

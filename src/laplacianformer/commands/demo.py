@@ -41,7 +41,18 @@ def run(arguments: argparse.Namespace) -> None:
         check_port(arguments.port)  # before anything is loaded
     explorer = Explorer(options.load_classifier(arguments.weights))
     explorer.analyse_example(explorer.examples[0])  # weights that can't be used fail here, not on the page
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the folder is removed then, too
+    _end_as_by_interrupt()
     with suppress(KeyboardInterrupt), serve(explorer, arguments.port) as address:
         terminal.note(f"The page is at {address} (Ctrl+C ends it)")
         threading.Event().wait()
+
+
+def _end_as_by_interrupt() -> None:
+    """Let the signals of a service manager and of a terminal that is closed end the command as Ctrl+C does.
+
+    The folder is removed then, too. What was told to ignore them, with nohup for example, still does.
+    """
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)

@@ -56,20 +56,20 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded = load_detector(arguments.weights)
     written, failures = [], []
-    unused = UnusedPaths(arguments.output, [path for path, _ in images.find(arguments.images)])
+    unused = UnusedPaths(arguments.output, [path for path, _ in images.find(arguments.images, warn=False)])
     table = Table()
     for title in ("image", "objects", "drawn in"):
         table.add_column(title, overflow="fold")
     for found in detect(loaded, arguments.images, threshold=arguments.threshold, device=arguments.device):
         if found.image is None:
             failures.append({"image": str(found.path), "reason": found.failure})
-            terminal.warn(f"{terminal.printable(found.path)}: {found.failure}")
+            terminal.warn(f"{found.path}: {found.failure}")
             continue
         output = unused.next(found.path.stem, ".png")
         drawn = [Drawn(each.box, f"{each.name} {100 * each.score:.0f} %", each.mask) for each in found.objects]
         save(with_objects(found.image, drawn), output)
         written.append(_as_json(found, output))
-        table.add_row(Text(terminal.printable(found.path)), _counts(found.objects), Text(str(output)))
+        table.add_row(terminal.plain(found.path), _counts(found.objects), terminal.plain(output))
     if written:
         terminal.show(table)
     write_json(
@@ -114,4 +114,4 @@ def _as_json(found: "Detection", drawn: Path) -> dict[str, Any]:
 def _counts(objects: Sequence["Object"]) -> Text:
     """How many objects of each class."""
     names = [each.name for each in objects]
-    return Text(", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) or "none")
+    return terminal.plain(", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) or "none")

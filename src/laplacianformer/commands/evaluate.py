@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[READER:]DIR",
         help="folder or tar with one folder per class, the parent of such a folder, or anything that train reads",
     )
+    options.add_allow_pipes(parser)
     parser.add_argument(
         "--split",
         default="validation",
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=options.count,
+        type=options.workers,
         default=2,
         metavar="N",
         help="processes that read images (default: %(default)s)",
@@ -107,7 +108,12 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
 
     loaded = options.load_classifier(arguments.weights)
     batches = open_batches(
-        loaded, arguments.data, arguments.split, batch_size=arguments.batch_size, workers=arguments.workers
+        loaded,
+        arguments.data,
+        arguments.split,
+        batch_size=arguments.batch_size,
+        workers=arguments.workers,
+        allow_pipes=arguments.allow_pipes,
     )
     device = chosen_device(arguments.device)
     plots.require_matplotlib()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import MOST_SIDE
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", metavar="[READER:]DIR", help="labelled images, to measure how much the accuracy changes"
     )
+    options.add_allow_pipes(parser)
     parser.add_argument(
         "output", type=Path, metavar="OUT", help="a file that ends with .onnx or .pt2, or a new folder (hf)"
     )
@@ -77,7 +79,7 @@ def _write_file(arguments: argparse.Namespace) -> None:
             f"{arguments.output} was not written: it differs by {largest:.1e} from the model, more than {tolerance}"
         )
     if arguments.data is not None:
-        change = compare_accuracy(loaded, written.run, arguments.data)
+        change = compare_accuracy(loaded, written.run, arguments.data, allow_pipes=arguments.allow_pipes)
         points = 100 * (change.export - change.model)
         terminal.show(
             f"top-1 of the model: {100 * change.model:.2f} % of {change.images:,} images",
@@ -95,8 +97,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(f"--int8 is for --format onnx, got --format {form}")
     if size and form != "pt2":
         raise InputError(f"--size is for --format pt2, got --format {form}, which takes images of every size")
-    if size and min(size) < 1:
-        raise InputError(f"--size is a height and a width of at least 1 pixel, got {size[0]} {size[1]}")
+    if size and not 1 <= min(size) <= max(size) <= MOST_SIDE:
+        raise InputError(
+            f"--size is a height and a width of at least 1 pixel and at most {MOST_SIDE}, got {size[0]} {size[1]}"
+        )
     if form == "hf" and arguments.data is not None:
         raise InputError("--data is for files that may compute something else: --format hf keeps the weights")
     if form != "hf" and arguments.output.suffix != f".{form}":
@@ -112,7 +116,7 @@ def _check_data(arguments: argparse.Namespace, loaded: "Weights") -> None:
         raise InputError(
             f"--data takes images of {expected}, height and width, as in training: --size says {tuple(arguments.size)}"
         )
-    open_batches(loaded, arguments.data)
+    open_batches(loaded, arguments.data, allow_pipes=arguments.allow_pipes)
 
 
 def _table(measured: Sequence["Difference"], tolerance: float) -> Table:

@@ -1,7 +1,6 @@
 """`laplacianformer info`: parameters and cost of every model size, beside the paper's numbers."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ EPILOG = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size",
-        type=options.positive,
+        type=options.side,
         default=224,
         metavar="PIXELS",
         help="side of the square image (default: %(default)s)",
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     rows = costs(arguments.size)
     if arguments.json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
+        terminal.show_json([asdict(row) for row in rows])
     else:
         terminal.show(_table(rows))
 

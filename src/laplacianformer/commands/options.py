@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from laplacianformer._util.limits import MOST_OPTION, MOST_PROCESSES, MOST_SIDE, shown
 from laplacianformer.commands.terminal import note
 
 if TYPE_CHECKING:
@@ -36,6 +37,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_allow_pipes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-pipes",
+        action="store_true",
+        help="let --data run a shell command that writes shards, as in wds/NAME:'pipe:ssh host cat shards/'",
+    )
+
+
 def add_images(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders (with their subfolders) or patterns")
     collect_rest(parser, "images")
@@ -50,20 +59,31 @@ def collect_rest(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return _whole(text, MOST_OPTION)
+
+
+def processes(text: str) -> int:
+    return _whole(text, MOST_PROCESSES)
+
+
+def workers(text: str) -> int:
+    return 0 if text == "0" else processes(text)
+
+
+def side(text: str) -> int:
+    """Of an image, in pixels."""
+    return _whole(text, MOST_SIDE)
+
+
+def _whole(text: str, most: int) -> int:
+    # As long as `most` at most: Python refuses to read integers of thousands of digits.
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {most}, got {shown(text)}")
     return int(text)
 
 
-def count(text: str) -> int:
-    return 0 if text == "0" else positive(text)
-
-
 def port(text: str) -> int:
-    number = positive(text)
-    if number > 65535:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to 65535, got {text!r}")
-    return number
+    return _whole(text, 65535)
 
 
 def fraction(text: str) -> float:

@@ -1,7 +1,6 @@
 """`laplacianformer predict`: the most probable classes of images or sequences, as a table or as JSON."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,11 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     predictions = list(predict(loaded, arguments.images, top=arguments.top, device=arguments.device, keep_inputs=keep))
     failed = [prediction for prediction in predictions if prediction.failure]
     if arguments.json:
-        print(json.dumps(_as_json(loaded, predictions), indent=2))
+        terminal.show_json(_as_json(loaded, predictions))
     elif len(failed) < len(predictions):
         terminal.show_wide(_table(loaded, predictions))
     for prediction in failed:
-        terminal.warn(f"{terminal.printable(prediction.path)}: {prediction.failure}")
+        terminal.warn(f"{prediction.path}: {prediction.failure}")
     if arguments.attention is not None:
         _draw_attention(loaded, predictions, arguments.query, arguments.attention)
     return 0 if not failed else 1 if len(failed) < len(predictions) else 2
@@ -113,8 +112,9 @@ def _table(loaded: "Weights", predictions: Sequence["Prediction"]) -> Table:
         if not prediction.failure:
             (best, probability), *others = prediction.ranking
             then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in others)
-            path = Text(terminal.printable(prediction.path))
-            table.add_row(path, Text(best, "bold"), f"{100 * probability:.1f} %", Text(then))
+            best_class = terminal.plain(best, "bold")
+            path = terminal.plain(prediction.path)
+            table.add_row(path, best_class, f"{100 * probability:.1f} %", terminal.plain(then))
     return table
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
+from laplacianformer.commands import terminal
 from laplacianformer.training import Table
 
 
@@ -13,9 +13,9 @@ class ProgressReport:
     """A `laplacianformer.training.Report` for the terminal."""
 
     def __init__(self) -> None:
-        self.console = Console()
+        self.console = terminal.console()
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
@@ -34,7 +34,7 @@ class ProgressReport:
         """The loss beside the bar, and a line above it where there is one."""
         self.progress.update(self.bar, description=f"loss {loss:.3f}")
         if line:
-            self.console.print(line)
+            self.console.print(terminal.plain(line))
 
     def stop(self) -> None:
         self.progress.stop()
@@ -53,5 +53,5 @@ def _rich(table: Table) -> RichTable:
         number = bool(table.header) and index > 0
         shown.add_column(name, justify="right" if number else "left", no_wrap=index == 0, overflow="fold")
     for row in table.rows:
-        shown.add_row(*row)
+        shown.add_row(*(terminal.plain(cell) for cell in row))
     return shown

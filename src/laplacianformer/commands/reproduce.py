@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights", type=Path, metavar="FILE", help="trained weights, for experiments that inspect them"
     )
     parser.add_argument(
-        "--processes", type=options.positive, metavar="N", help="training runs at a time (default: one per core)"
+        "--processes", type=options.processes, metavar="N", help="training runs at a time (default: one per core)"
     )
     parser.add_argument(
         "--output",
@@ -70,9 +69,9 @@ def run(arguments: argparse.Namespace) -> None:
         )
     table = Table.grid(padding=(0, 2))
     for label, text in (("claim", experiment.CLAIM), ("measured", outcome.measured), ("verdict", outcome.verdict)):
-        table.add_row(f"[bold]{label}[/]", escape(text))
+        table.add_row(f"[bold]{label}[/]", terminal.plain(text))
     title = f"{arguments.name} ({experiment.SOURCE})"
-    terminal.show(Panel(table, title=title, subtitle=str(results), expand=False))
+    terminal.show(Panel(table, title=title, subtitle=terminal.plain(results), expand=False))
 
 
 def _list(experiments: dict[str, str]) -> Table:

@@ -1,15 +1,14 @@
 """What `laplacianformer eval` and `laplacianformer predict` do with the weights of a sequence encoder."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
-from rich.text import Text
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.text import printable
 from laplacianformer.commands import tables, terminal
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def predict(arguments: argparse.Namespace) -> int:
     predictions = list(sequences.predict(loaded, names, top=arguments.top, device=device))
     failed = [prediction for prediction in predictions if prediction.failure]
     if arguments.json:
-        print(json.dumps(_as_json(loaded, predictions), indent=2))
+        terminal.show_json(_as_json(loaded, predictions))
     elif len(failed) < len(predictions):
         terminal.show_wide(_table(loaded, predictions))
     for prediction in failed:
@@ -77,7 +76,7 @@ def _summary(result: "SequenceEvaluation") -> Table:
 def _table(loaded: "EncoderWeights", predictions: Sequence["SequencePrediction"]) -> Table:
     mixer, length = loaded.model.arguments["attention"], loaded.model.length
     caption = f"{loaded.sequence}, {mixer} attention, up to {length:,} tokens"
-    table = Table(caption=Text(caption), caption_justify="left")
+    table = Table(caption=terminal.plain(caption), caption_justify="left")
     table.add_column("sequence", overflow="fold")
     table.add_column("prediction")
     table.add_column("probability", justify="right", no_wrap=True)
@@ -86,7 +85,8 @@ def _table(loaded: "EncoderWeights", predictions: Sequence["SequencePrediction"]
         if not prediction.failure:
             (best, probability), *others = prediction.ranking
             then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in others)
-            table.add_row(Text(_short(prediction.name)), Text(best, "bold"), f"{100 * probability:.1f} %", Text(then))
+            name, best_class = terminal.plain(_short(prediction.name)), terminal.plain(best, "bold")
+            table.add_row(name, best_class, f"{100 * probability:.1f} %", terminal.plain(then))
     return table
 
 
@@ -115,6 +115,6 @@ def _as_json(loaded: "EncoderWeights", predictions: Sequence["SequencePrediction
 
 
 def _short(name: str) -> str:
-    """The beginning of a long expression; bytes that are not UTF-8 are replaced."""
-    text = name.encode(errors="surrogateescape").decode(errors="replace")
+    """The beginning of a long expression."""
+    text = printable(name)
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from rich.table import Table
-from rich.text import Text
+
+from laplacianformer.commands import terminal
 
 MOST_CLASSES = 20  # rows of the table of classes
 
@@ -21,7 +22,7 @@ def per_class(what: str, accuracies: Mapping[str, float | None], confusion: Sequ
         other = f"{names[wrong.index(max(wrong))]} ({max(wrong)})" if max(wrong) else "-"
         accuracy = accuracies[names[index]]
         percent = "-" if accuracy is None else f"{100 * accuracy:.1f} %"
-        table.add_row(Text(names[index]), str(total), percent, Text(other))
+        table.add_row(terminal.plain(names[index]), str(total), percent, terminal.plain(other))
     if len(names) > MOST_CLASSES:
         table.caption = f"{len(names) - MOST_CLASSES} better classes are in eval.json"
     return table

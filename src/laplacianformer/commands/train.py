@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the images or texts are, for example DIR, idx:DIR or torch/cifar10:DIR "
         "(default: as the recipe says)",
     )
+    options.add_allow_pipes(parser)
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
     parser.add_argument(
         "--resume", action="store_true", help="continue from the checkpoint in --output, if there is one"
@@ -46,13 +48,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    train(arguments.recipe, arguments.data, arguments.output, arguments.overrides, resume=arguments.resume)
+    train(
+        arguments.recipe,
+        arguments.data,
+        arguments.output,
+        arguments.overrides,
+        resume=arguments.resume,
+        allow_pipes=arguments.allow_pipes,
+    )
 
 
 def train(
-    recipe: str, data: str | None, output: Path | None, overrides: Sequence[str] = (), *, resume: bool = False
+    recipe: str,
+    data: str | None,
+    output: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    allow_pipes: bool = False,
 ) -> None:
     """Train what the recipe describes, and show how it goes."""
+    if allow_pipes and data is None:  # a recipe of others would run its own command
+        raise InputError("--allow-pipes is for what --data gives: --data wds/NAME:'pipe:COMMAND'")
     from laplacianformer.commands.progress import ProgressReport
 
     try:
@@ -65,7 +82,10 @@ def train(
     loaded = recipes.load(recipe, kinds, [*data_overrides(data), *overrides])
     train_task = next(train_task for kind, train_task in tasks.values() if isinstance(loaded, kind))
     folder = output or Path("runs") / Path(recipe).stem
-    train_task(loaded, folder, resume=resume, report=ProgressReport())
+    if allow_pipes and "model" not in vars(loaded):
+        raise InputError("--allow-pipes is for classifiers of images: nothing else is trained on WebDataset shards")
+    more = {"allow_pipes": True} if allow_pipes else {}
+    train_task(loaded, folder, resume=resume, report=ProgressReport(), **more)
 
 
 def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:
@@ -85,4 +105,10 @@ def data_overrides(data: str | None) -> list[str]:
 
     reader, root = parse(data) if data is not None else (None, None)
     said = {"data.reader": reader, "data.root": root}
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in said.items() if value is not None]
+    return [f"{key}={_yaml(value)}" for key, value in said.items() if value is not None]
+
+
+def _yaml(text: str) -> str:
+    """Text in quotes, with escapes for what YAML does not take as it is: also bytes of a name that are not UTF-8."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", quoted)

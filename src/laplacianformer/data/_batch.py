@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.data._workers import worker_options
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,10 @@ def collate(samples: list[Sample]) -> Batch:
     return Batch(images, targets, tuple(line for sample in samples for line in sample[2]))
 
 
-def worker_options(workers: int) -> dict[str, Any]:
+def lasting_options(workers: int) -> dict[str, Any]:
     """Options of a DataLoader that is kept for all epochs."""
-    return {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": torch.cuda.is_available()}
+    pinned = torch.cuda.is_available()
+    return {**worker_options(workers), "persistent_workers": workers > 0, "pin_memory": pinned}
 
 
 class Corrupt:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from laplacianformer.data._batch import NO_LABEL, Sample, collate, worker_options
+from laplacianformer.data._batch import NO_LABEL, Sample, collate, lasting_options
 from laplacianformer.data._images import to_input
 from laplacianformer.data._indexed import Images
 from laplacianformer.data._shards import Stream, part_of_worker
@@ -24,7 +24,7 @@ def evaluation_batches(
         workers = workers if images.workers_help else 0
     else:
         dataset = EvaluationImages(images, InputReader(model_input), rank, world)
-    return DataLoader(dataset, batch_size, collate_fn=collate, **worker_options(workers))
+    return DataLoader(dataset, batch_size, collate_fn=collate, **lasting_options(workers))
 
 
 class InputReader:

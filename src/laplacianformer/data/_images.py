@@ -5,6 +5,7 @@ first frame is taken.
 """
 
 import glob
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,44 +13,76 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 from timm.data import create_transform
 from torch import Tensor
 from torchvision.transforms import Compose, Grayscale
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import MOST_PIXELS
+from laplacianformer.data._walk import list_files, matching, warn_left_out
 
 _SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-_MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
+_PROGRAMS = frozenset({"EPS", "WMF", "EMF"})  # Pillow would run them, with Ghostscript or Windows
+_PHOTOMETRIC, _YCBCR = TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 6  # a tag of TIFF, and one of its values
+_BITS = TiffImagePlugin.BITSPERSAMPLE
 _MOST_ELONGATED = 100  # longer side over shorter: the shorter side is resized to that of the model, the longer with it
 
 
-def find(names: Sequence[str]) -> Iterator[tuple[Path, str]]:
+def find(names: Sequence[str], *, warn: bool = True) -> Iterator[tuple[Path, str]]:
     """The files that names of files, folders (with their subfolders, without hidden files) and patterns stand for.
 
-    Each comes with an empty string, or with the reason why there is no such file.
+    Each comes with an empty string, or with the reason why there is no such file. In a folder and among the matches of
+    a pattern, each real file is there once, whatever links there are; warn: say in the log what was left out.
     """
     for name in names:
-        path = Path(name)
-        if path.is_dir():
-            yield from _in_folder(path)
-        elif path.is_file():
-            yield path, ""
-        elif path.exists():
-            yield path, "not a regular file"
-        elif glob.has_magic(name):
-            matches = sorted(glob.glob(name, recursive=True))
-            yield from find(matches) if matches else [(path, "no file matches this pattern")]
-        else:
-            yield path, "no such file or folder"
+        yield from _find(name, warn=warn)
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
-    inside = (path.relative_to(folder) for path in sorted(folder.rglob("*")))
-    visible = (path for path in inside if not any(part.startswith(".") for part in path.parts))
-    found = [folder / path for path in visible if path.suffix.lower() in _SUFFIXES and (folder / path).is_file()]
-    yield from ((path, "") for path in found)
-    if not found:
+def _find(name: str, *, warn: bool) -> Iterator[tuple[Path, str]]:
+    try:
+        yield from _in_folder(Path(name), warn=warn) if os.path.isdir(name) else _named(name, warn=warn)
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        yield Path(name), error.strerror or str(error)
+
+
+def _named(name: str, *, warn: bool) -> Iterator[tuple[Path, str]]:
+    path = Path(name)
+    if path.is_file():
+        yield path, ""
+    elif path.exists():
+        yield path, "not a regular file"
+    elif glob.has_magic(name):
+        yield from _matches(name, warn=warn)
+    else:
+        yield path, "no such file or folder"
+
+
+def _matches(pattern: str, *, warn: bool) -> Iterator[tuple[Path, str]]:
+    matches = matching(pattern)
+    names: dict[str, str] = {}  # the shortest by real path: a link to a folder around it makes names longer
+    for match in sorted(matches, key=lambda match: (len(match), match)):
+        names.setdefault(os.path.realpath(match), match)
+    if warn:
+        left_out = sorted(set(matches) - set(names.values()))
+        warn_left_out(pattern, left_out, "names of files or folders that match under another name")
+    seen = set[str]()  # files may match, and so may the folder that they are in
+    for path, failure in find(sorted(names.values()), warn=warn):
+        real = os.path.realpath(path)
+        if real not in seen:
+            seen.add(real)
+            yield path, failure
+    if not matches:
+        yield Path(pattern), "no file matches this pattern"
+
+
+def _in_folder(folder: Path, *, warn: bool) -> Iterator[tuple[Path, str]]:
+    listing = list_files(folder, _SUFFIXES, hidden=False)
+    if warn:
+        listing.warn(folder)
+    yield from ((path, "") for path in sorted(map(Path, listing.files)))
+    yield from ((Path(path), f"can't be listed: {reason}") for path, reason in sorted(listing.unreadable))
+    if not listing.files and not listing.unreadable:
         yield folder, f"no images in this folder (looked for {', '.join(sorted(_SUFFIXES))})"
 
 
@@ -61,25 +94,40 @@ def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Ima
             warnings.simplefilter("ignore")
             if isinstance(source, Image.Image):
                 return _flat(source, upright=upright)
-            with source.open("rb") if isinstance(source, Path) else source as file, Image.open(file) as image:
+            with source.open("rb") if isinstance(source, Path) else source as file, _opened(file) as image:
+                if image.format in _PROGRAMS:
+                    raise InputError(f"{image.format} is a program that draws, not an image: save it as PNG first")
                 return _flat(image, upright=upright)
     except InputError:
         raise
     except UnidentifiedImageError:
         raise InputError("not an image in a format that Pillow reads") from None
     except Image.DecompressionBombError:
-        raise InputError(f"more than {_MOST_PIXELS / 1e6:.0f} million pixels: make it smaller first") from None
+        raise InputError(f"more than {MOST_PIXELS / 1e6:.0f} million pixels: make it smaller first") from None
     except MemoryError:
         raise InputError("not enough memory to decode it: make it smaller first") from None
     except Exception as error:  # Pillow's many decoders raise whatever they meet in a broken file
         raise InputError(f"can't be decoded: {error or type(error).__name__}") from None
 
 
+def _opened(file: IO[bytes]) -> Image.Image:
+    """Image.open, and by libtiff for a kind of TIFF that Pillow's own decoder takes for RGB with four bytes."""
+    image = Image.open(file)
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.tag_v2.get(_PHOTOMETRIC) != _YCBCR:
+        return image
+    if any(tile[0] == "raw" for tile in image.tile):
+        file.seek(0)
+        TiffImagePlugin.READ_LIBTIFF = True  # where another thread opens a TIFF meanwhile, libtiff reads it as well
+        try:
+            return Image.open(file)
+        finally:
+            TiffImagePlugin.READ_LIBTIFF = False
+    return image
+
+
 def _check_size(width: int, height: int) -> None:
-    if width * height > _MOST_PIXELS:
-        raise InputError(
-            f"{width} x {height} pixels, more than {_MOST_PIXELS / 1e6:.0f} million: make it smaller first"
-        )
+    if width * height > MOST_PIXELS:
+        raise InputError(f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first")
     if max(width, height) > _MOST_ELONGATED * min(width, height):
         raise InputError(
             f"{width} x {height} pixels, one side more than {_MOST_ELONGATED} times the other: crop it first"
@@ -89,13 +137,18 @@ def _check_size(width: int, height: int) -> None:
 def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
     """Three channels of 8 bits, no transparency."""
     _check_size(*image.size)
+    wide = isinstance(image, TiffImagePlugin.TiffImageFile) and max(image.tag_v2.get(_BITS, (1,))) > 16
+    if wide and image.mode == "I":
+        raise InputError("its pixels are numbers of more than 16 bits, of unknown range: save it with 8 or 16 bits")
     image.load()
     with suppress(Exception):  # EXIF data that can't be read: the image stays as it is stored
         image = ImageOps.exif_transpose(image) if upright else image
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers of unknown range: save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip them at 255
-        pixels = np.asarray(image, dtype=np.int64).clip(0, 65535)
+        pixels = np.asarray(image, dtype=np.int64)
+        if pixels.min() < 0 or pixels.max() > 65535:
+            raise InputError("its pixels are not numbers from 0 to 65535: save it with 8 or 16 bits")
         image = Image.fromarray(((pixels + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

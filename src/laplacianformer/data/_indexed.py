@@ -129,7 +129,7 @@ def idx(root: Path, num_classes: int | None, *, training: bool) -> Images:
 
 
 def _idx_file(root: Path, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    found = [*root.rglob(name), *root.rglob(f"{name}.gz")]
+    found = [path for path in (*root.rglob(name), *root.rglob(f"{name}.gz")) if path.is_file()]
     if not found:
         raise InputError(f"{root} has no {name} or {name}.gz")
     try:

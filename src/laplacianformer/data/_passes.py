@@ -12,6 +12,7 @@ from laplacianformer.data._batch import Batch, Sample, collate
 from laplacianformer.data._order import Order, mix, seed_all
 from laplacianformer.data._shards import Stream, part_of_worker
 from laplacianformer.data._stream import ATTEMPTS, Transform
+from laplacianformer.data._workers import worker_options
 
 
 class _EndlessImages(IterableDataset[Sample]):
@@ -67,7 +68,7 @@ class PassTraining:
             order.batch_size // order.world,
             drop_last=True,
             collate_fn=collate,
-            num_workers=self.workers,
+            **worker_options(self.workers),
             generator=torch.Generator().manual_seed(mix(seed, order.rank)),
         )
         number = 0

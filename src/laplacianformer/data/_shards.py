@@ -3,10 +3,12 @@
 import io
 import os
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image
@@ -19,6 +21,8 @@ from laplacianformer.data._order import mix
 
 _BUFFER, _FIRST = 8192, 2048  # samples in the shuffle buffer, and samples read before the first one is yielded
 _ENDINGS = ("jpg", "jpeg", "png", "webp")
+_URL = re.compile(r"[a-z][a-z0-9+]*://[^\s'\"`$\\]*")  # older versions of webdataset quote it for a shell
+_PLAIN = re.compile(r"[\w./-]+")  # a name that no shell takes for anything else
 
 
 class Part(NamedTuple):
@@ -76,7 +80,7 @@ class Shards(Stream):
     def __init__(self, urls: Sequence[str], classes: Sequence[str], samples: int | None) -> None:
         self.urls, self.classes, self.samples = tuple(urls), tuple(classes), samples
         for url in urls:
-            if "://" not in url and not url.startswith("pipe:") and not os.path.exists(url):
+            if not _scheme(url) and not os.path.exists(url):
                 raise InputError(f"there is no {url}: expected a WebDataset shard (.tar)")
 
     def shuffled(self, seed: int, one_pass: int, part: Part) -> Iterator[Any]:
@@ -104,6 +108,32 @@ class Shards(Stream):
 
     def name(self, sample: Any) -> str:
         return sample.name if isinstance(sample, _Broken) else f"{sample['__url__']}/{sample['__key__']}"
+
+
+def check_root(root: str, *, allow_pipes: bool) -> None:
+    """Raise unless it is a local folder, a URL or, if that is allowed, the beginning of a command after `pipe:`."""
+    scheme = _scheme(root)
+    if scheme == "pipe" and not allow_pipes:
+        raise InputError(f"{root!r} would run a shell command: if that is meant, give it as --data with --allow-pipes")
+    if scheme not in ("", "pipe") and not _URL.fullmatch(root):
+        raise InputError(f"{root!r} is neither a folder nor a URL")
+
+
+def _scheme(url: str) -> str:
+    """As webdataset finds it, which takes " PIPE:" for a pipe, too."""
+    try:
+        return urlsplit(url).scheme
+    except ValueError as error:
+        raise InputError(f"{url!r} is neither a folder nor a URL: {error}") from None
+
+
+def joined(root: str, names: Iterable[str]) -> list[str]:
+    """Shards by the root, which was checked, and their names, which are never a command or a part of one."""
+    names, scheme = list(names), _scheme(root)
+    unfit = next((name for name in names if (not root or scheme) and not _PLAIN.fullmatch(name)), None)
+    if unfit is not None:
+        raise InputError(f"the shard {unfit!r}: expected letters, digits and any of . _ - / after {root!r}")
+    return [os.path.join(root, name) for name in names]
 
 
 def _shard(url: str) -> Iterator[Any]:

@@ -1,7 +1,5 @@
 """Open a data set: what `[READER:]DIR` and a split mean, in training and in evaluation."""
 
-import os
-import tarfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +10,15 @@ import timm.data
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _indexed as indexed
+from laplacianformer.data._folders import open_folder
 from laplacianformer.data._indexed import Images, ItemImages, ReaderImages, Spread
-from laplacianformer.data._shards import Shards, Stream, TimmStream
+from laplacianformer.data._shards import Shards, Stream, TimmStream, check_root, joined
 
 _TRAINING = ("train", "training")
 _HELD_OUT = ("val", "valid", "validation", "eval", "evaluation")
 _STREAMS = ("wds/", "tfds/", "hfids/")
 _TIMM = ("torch/", "hfds/", *_STREAMS)
+_TORCHVISION_FOLDER = ("torch/image_folder", "torch/folder")
 Once = Callable[[Callable[[], Any]], Any]
 
 
@@ -32,6 +32,7 @@ class Source:
     num_classes: int | None = None  # where the reader has no names for them
     samples: int | None = None  # the most to take; for a stream that doesn't know it, its number of images
     inside: tuple[str, ...] = ()  # classes whose folders may be in root (or a tar) itself, not in a folder of the split
+    allow_pipes: bool = False  # whether the root of a wds/ reader may be a shell command, pipe:COMMAND
 
     @property
     def training(self) -> bool:
@@ -69,7 +70,7 @@ def _open(source: Source, once: Once) -> Images | Stream:
         raise InputError(f"unknown reader {reader!r}: expected folder, digits, idx, {'NAME, '.join(_TIMM)}NAME")
     if root is None and not reader.startswith(("hfds/", "hfids/", "tfds/")):
         raise InputError(f"the reader {reader!r} needs a folder: give --data DIR")
-    if reader == "folder":
+    if reader == "folder" or reader in _TORCHVISION_FOLDER:
         return once(partial(_folder, source))
     if reader.startswith(_STREAMS):
         return _stream(source)
@@ -89,18 +90,7 @@ def _open(source: Source, once: Once) -> Images | Stream:
 def _folder(source: Source) -> Images:
     """root/train/CLASS/image, or the tar files root/train.tar and root/val.tar."""
     path = _split_path(Path(str(source.root)), source)
-    try:
-        reader = timm.data.create_dataset("", str(path), search_split=False).reader
-    except (RuntimeError, ValueError, AssertionError, tarfile.TarError) as error:
-        raise InputError(f"can't read {path}: {' '.join(str(error).split())}") from None
-    images = ReaderImages(reader, _named(reader))
-    if "" in images.classes:
-        targets = reader.targets if hasattr(reader, "targets") else [target for _, target in reader.samples]
-        stray = images.name(list(targets).index(images.classes.index("")))
-        raise InputError(f"{stray} lies outside the class folders: expected {path}/CLASS/image")
-    if path.is_dir():
-        _check_folders(reader, path)
-    return images
+    return open_folder(path, like_torchvision=source.reader in _TORCHVISION_FOLDER)
 
 
 def _split_path(root: Path, source: Source) -> Path:
@@ -127,19 +117,12 @@ def _split_path(root: Path, source: Source) -> Path:
     raise InputError(f"{root} has no {wanted} folder (or .tar){instead}: expected {names[0]}/CLASS/image")
 
 
-def _check_folders(reader: Any, root: Path) -> None:
-    """Raise if a folder has no images, from the list that was read already."""
-    prefix = len(str(root)) + 1
-    used = {path[prefix:].split(os.sep, 1)[0] for path, _ in reader.samples}
-    unused = sorted(entry.name for entry in root.iterdir() if entry.is_dir() and entry.name not in used)
-    if unused:
-        raise InputError(f"{root / unused[0]} has no images: every class needs at least one")
-
-
 # ---- timm's readers ----
 
 
 def _stream(source: Source) -> Stream:
+    if source.reader.startswith("wds/"):
+        check_root(str(source.root), allow_pipes=source.allow_pipes)  # already timm's reader would run a command
     create = partial(_create, source, num_samples=source.samples, input_img_mode="")
     reader = create(is_training=False, seed=0).reader
     samples = source.samples or reader.num_samples or None
@@ -147,8 +130,7 @@ def _stream(source: Source) -> Stream:
         return TimmStream(create, _numbered(source), samples, source.reader)
     if reader.split_info.alt_label:
         raise InputError(f"{source.reader} has its labels under alt_label={reader.split_info.alt_label}: expected cls")
-    urls = [os.path.join(str(source.root), name) for name in reader.split_info.filenames]
-    return Shards(urls, _numbered(source), samples)
+    return Shards(joined(str(source.root), reader.split_info.filenames), _numbered(source), samples)
 
 
 def _create(source: Source, **options: Any) -> Any:

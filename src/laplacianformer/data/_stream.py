@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from laplacianformer.data._batch import Batch, Sample, collate, worker_options
+from laplacianformer.data._batch import Batch, Sample, collate, lasting_options
 from laplacianformer.data._indexed import Images
 from laplacianformer.data._order import Order, mix, seed_all
 
@@ -57,7 +57,7 @@ class StreamTraining:
             TrainingImages(images, transform, size, order.seed),
             batch_sampler=self.sampler,
             collate_fn=collate,
-            **worker_options(workers),
+            **lasting_options(workers),
         )
 
     def __len__(self) -> int:

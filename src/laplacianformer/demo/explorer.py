@@ -1,5 +1,6 @@
 """One model as the page explores it: classes, drawn attention and times of an image. The layout is in `page`."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,14 @@ from torch import Tensor
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
 from laplacianformer.demo import examples, layers, maps, overlays, timing
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.weights import Weights
 
 OWN_MAP = "the layer itself"
 MAPS = (OWN_MAP, *maps.COMPARISONS)
 ALL_HEADS = "mean of heads"
+MOST_PIXELS = 25_000_000  # of an upload: half a gigabyte while it is decoded
 Point = tuple[float, float]  # x and y from 0 (left, top) to 1 (right, bottom)
 
 
@@ -47,15 +50,25 @@ class Explorer:
         image = images.read(source)
         model_input = images.to_input(self.loaded.input)(image)
         probabilities, inputs = layers.classify(self.model, model_input)
+        check_outputs(self.loaded.path, probabilities, self.model, model_input[None])
         shown = overlays.as_seen(image, self.loaded.input)
         return Analysis(shown, model_input, self._by_class(probabilities), {entry.name: entry for entry in inputs})
+
+    def analyse_upload(self, path: Path) -> Analysis:
+        """The same for a file of somebody else, which may be small and still take gigabytes to decode."""
+        width, height = _stated_size(path)
+        if width * height > MOST_PIXELS:
+            raise InputError(
+                f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first"
+            )
+        return self.analyse(path)
 
     def analyse_example(self, name: str) -> Analysis:
         return self.analyse(examples.load(name))
 
     def _by_class(self, probabilities: Tensor) -> dict[str, float]:
-        if not probabilities.isfinite().all():
-            raise InputError(f"{self.loaded.path} gives probabilities that are not finite: its training went wrong")
+        if not probabilities.isfinite().all():  # with another lambda
+            raise InputError(f"{self.loaded.path} gives probabilities that are not finite with this lambda")
         return dict(zip(self.loaded.classes, probabilities.tolist(), strict=True))
 
     def heads(self, layer: str) -> list[str]:
@@ -105,3 +118,14 @@ class Explorer:
         if analysis.layer_inputs[layer].is_exact:
             return f"{tokens}, each its own landmark: nothing to solve"
         return f"{tokens}, {landmarks[0]} x {landmarks[1]} landmarks, the means of the keys in the cells of the grid"
+
+
+def _stated_size(path: Path) -> tuple[int, int]:
+    """What the header of an image says; (0, 0) for what can't be opened, which is explained where it is read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of many pixels: they are counted here
+            with Image.open(path) as image:
+                return image.size
+    except Exception:
+        return 0, 0

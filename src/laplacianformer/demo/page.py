@@ -1,5 +1,7 @@
 """The layout of the page and its events. Needs gradio; all computation is in `explorer`."""
 
+import html
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.text import printable
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.demo.explorer import ALL_HEADS, MAPS, Analysis, Explorer, Point
 from laplacianformer.weights._description import origin
@@ -206,10 +209,11 @@ def _open(explorer: Explorer) -> Any:
 
     def opened(path: str) -> tuple[Any, Any, str, None]:
         try:
-            return explorer.analyse(Path(path)), CENTRE, "", None
+            return explorer.analyse_upload(Path(path)), CENTRE, "", None
         except InputError as error:
-            gr.Warning(f"This file was rejected: {error}.")
-            return gr.skip(), gr.skip(), f"**This file was rejected:** {error}. The last image is still shown.", None
+            gr.Warning(f"This file was rejected: {html.escape(printable(error))}.")
+            said = f"**This file was rejected:** {_literal(error)}. The last image is still shown."
+            return gr.skip(), gr.skip(), said, None
 
     return opened
 
@@ -222,10 +226,16 @@ def _clicked_point(analysis: Analysis, event: gr.SelectData) -> Point:
 # ---- texts ----
 
 
+def _literal(text: object) -> str:
+    """Text of a weights file or about an image as it is: in Markdown it could name an image to be fetched."""
+    return re.sub(r"[^\w ]|_", lambda found: f"&#{ord(found[0])};", printable(text))
+
+
 def _heading(explorer: Explorer) -> str:
+    stated = _literal(origin(explorer.loaded))
     return (
         "# LaplacianFormer: what it sees, and what it attends to\n"
-        f"{origin(explorer.loaded)}. It knows {len(explorer.loaded.classes)} classes, and assigns anything "
+        f"{stated}. It knows {len(explorer.loaded.classes)} classes, and assigns anything "
         "else to one of them. Everything runs on this computer."
     )
 

@@ -5,9 +5,11 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.demo.explorer import Explorer
+from laplacianformer.demo.folders import own_folder
 
 HOST = "127.0.0.1"
 
@@ -15,8 +17,8 @@ HOST = "127.0.0.1"
 @contextmanager
 def serve(explorer: Explorer, port: int | None = None) -> Iterator[str]:
     """A block during which the page is served at the returned address. All its files are in one temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="laplacianformer-") as folder, _local_environment(folder):
-        from laplacianformer.demo import page  # not earlier: gradio reads the environment when it is imported
+    with own_folder() as folder, _local_environment(folder):
+        from laplacianformer.demo import guard, page  # not earlier: gradio reads the environment when it is imported
 
         blocks = page.build(explorer)
         try:
@@ -26,6 +28,7 @@ def serve(explorer: Explorer, port: int | None = None) -> Iterator[str]:
                 theme=page.THEME,
                 css=page.STYLE,
                 max_file_size=page.MOST_BYTES,
+                app_kwargs={"middleware": guard.guards(Path(folder), page.MOST_BYTES)},
                 state_session_capacity=16,
                 footer_links=[],
                 quiet=True,

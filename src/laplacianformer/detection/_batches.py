@@ -11,9 +11,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data._batch import worker_options
+from laplacianformer.data._batch import lasting_options
 from laplacianformer.data._order import Order, mix, seed_all
 from laplacianformer.data._stream import ATTEMPTS, EpochSampler
+from laplacianformer.data._workers import worker_options
 from laplacianformer.detection._coco import CocoImages, Target, open_coco
 from laplacianformer.detection._recipe import DetectionAugment, DetectionData, DetectionRecipe
 
@@ -139,7 +140,7 @@ class _DetectionTraining:
             TrainingScenes(images, data, augment, order.seed),
             batch_sampler=self.sampler,
             collate_fn=_collate,
-            **worker_options(data.workers),
+            **lasting_options(data.workers),
         )
 
     def __len__(self) -> int:
@@ -176,4 +177,4 @@ class _HeldOutImages(Dataset[HeldOut]):
 
 def held_out_pictures(images: CocoImages, workers: int, rank: int = 0, world: int = 1) -> "DataLoader[Any]":
     """One by one: a batch is padded to the size of its largest image, which costs time."""
-    return DataLoader(_HeldOutImages(images, rank, world), batch_size=None, num_workers=workers)
+    return DataLoader(_HeldOutImages(images, rank, world), batch_size=None, **worker_options(workers))

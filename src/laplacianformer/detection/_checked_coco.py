@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer.detection._masks import decode, extent
+from laplacianformer.detection._masks import area, extent
 
 _Tree = dict[str, Any]
 _FAR = 1e9  # pixels; no box or mask is larger
@@ -24,13 +25,13 @@ def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[_Tree, list[st
     left_out: list[str] = []
     for number, entry in enumerate(tree["annotations"]):
         if not isinstance(entry, dict):
-            raise InputError(f"{source}: annotation {number} is not an entry: {entry!r}")
-        what = f"{source}: annotation {entry.get('id', f'number {number}')}"
+            raise InputError(f"{source}: annotation {number} is not an entry: {limits.shown(entry)}")
+        what = f"{source}: annotation {limits.one_line(str(entry.get('id', f'number {number}')))}"
         image, category = entry.get("image_id"), entry.get("category_id")
         if not isinstance(image, int | float) or image not in images:
-            raise InputError(f"{what} is of image {image!r}, which is not in the file")
+            raise InputError(f"{what} is of image {limits.shown(image)}, which is not in the file")
         if not isinstance(category, int | float) or category not in categories:
-            raise InputError(f"{what} has category {category!r}, which is not in the file")
+            raise InputError(f"{what} has category {limits.shown(category)}, which is not in the file")
         of = images[int(image)]
         fine = _annotation(entry, of, f"{what} (of {of['file_name']})", masks=masks)
         if isinstance(fine, str):
@@ -48,12 +49,22 @@ def _checked_images(entries: list[Any], source: str) -> dict[int, _Tree]:
         fields = entry if isinstance(entry, dict) else {}
         name, sides = fields.get("file_name"), [fields.get("width"), fields.get("height")]
         if not isinstance(fields.get("id"), int) or not isinstance(name, str):
-            raise InputError(f"{source}: image {number} needs an id (a whole number) and a file_name, got {entry!r}")
+            raise InputError(
+                f"{source}: image {number} needs an id (a whole number) and a file_name, got {limits.shown(entry)}"
+            )
         if not 0 <= fields["id"] < 2**63:
-            raise InputError(f"{source}: {name} has the id {fields['id']}: expected 0 or more, below 2^63")
+            raise InputError(
+                f"{source}: {name} has the id {limits.shown(fields['id'])}: expected 0 or more, below 2^63"
+            )
         if not all(isinstance(side, int) and side > 0 for side in sides):
             raise InputError(
-                f"{source}: {name} needs a width and a height in pixels, got {sides[0]!r} and {sides[1]!r}"
+                f"{source}: {name} needs a width and a height in pixels, "
+                f"got {limits.shown(sides[0])} and {limits.shown(sides[1])}"
+            )
+        if fields["width"] * fields["height"] > limits.MOST_PIXELS:
+            raise InputError(
+                f"{source}: {name} has {limits.shown(sides[0])} x {limits.shown(sides[1])} pixels: "
+                f"at most {limits.MOST_PIXELS} are possible"
             )
         if fields["id"] in images:
             raise InputError(
@@ -71,7 +82,7 @@ def _checked_categories(entries: list[Any], source: str) -> dict[int, _Tree]:
     categories: dict[int, _Tree] = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), int) or not entry.get("name"):
-            raise InputError(f"{source}: a category needs an id (a whole number) and a name, got {entry!r}")
+            raise InputError(f"{source}: a category needs an id (a whole number) and a name, got {limits.shown(entry)}")
         if entry["id"] in categories or entry["name"] in [other["name"] for other in categories.values()]:
             raise InputError(f"{source}: the category {entry['name']!r} (id {entry['id']}) appears twice")
         categories[entry["id"]] = entry
@@ -84,11 +95,11 @@ def _annotation(entry: _Tree, image: _Tree, what: str, *, masks: bool) -> _Tree 
     """The entry with its box clipped to the image, or the reason why it is left out."""
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(length, int | float) for length in box):
-        raise InputError(f"{what} needs a bbox of four numbers, got {box!r}")
+        raise InputError(f"{what} needs a bbox of four numbers, got {limits.shown(box)}")
     if entry.get("iscrowd", 0) not in (0, 1):
-        raise InputError(f"{what} has iscrowd {entry['iscrowd']!r}: expected 0 or 1")
+        raise InputError(f"{what} has iscrowd {limits.shown(entry['iscrowd'])}: expected 0 or 1")
     if not all(_within(length, _FAR) for length in box) or min(box[2:]) <= 0:
-        return f"{what} has an empty box: {box}"
+        return f"{what} has an empty box: {limits.shown(box)}"
     x0, y0 = max(0.0, box[0]), max(0.0, box[1])
     x1, y1 = min(float(image["width"]), box[0] + box[2]), min(float(image["height"]), box[1] + box[3])
     if x1 <= x0 or y1 <= y0:
@@ -110,9 +121,15 @@ def _annotation(entry: _Tree, image: _Tree, what: str, *, masks: bool) -> _Tree 
     try:
         left, top, right, bottom = extent(segmentation, *size)
         if not has_area:
-            fine["area"] = float(decode(segmentation, *size).sum())
-    except (RuntimeError, TypeError, ValueError) as error:  # whatever wrong text makes the decoder raise
-        raise InputError(f"{what} has run lengths that can't be decoded: {error}") from None
+            fine["area"] = area(segmentation, *size)
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        MemoryError,
+    ) as error:  # whatever wrong text makes the decoder raise
+        raise InputError(f"{what} has run lengths that can't be decoded: {limits.reason(error)}") from None
     if min(right, x1) <= max(left, x0) or min(bottom, y1) <= max(top, y0):
         return f"{what} has a mask that misses its box: {box}"
     return {**fine, "segmentation": segmentation}
@@ -124,11 +141,15 @@ def _segmentation(given: Any, image: _Tree, what: str) -> Any:
     if isinstance(given, dict):
         counts = given.get("counts")
         if given.get("size") != size or not isinstance(counts, str | list):
-            raise InputError(f"{what} has run lengths of the size {given.get('size')}, the image is {size}")
+            raise InputError(
+                f"{what} has run lengths of the size {limits.shown(given.get('size'))}, the image is {size}"
+            )
         if isinstance(counts, list) and not all(isinstance(count, int) and count >= 0 for count in counts):
             raise InputError(f"{what} has run lengths that are not whole numbers")
         if isinstance(counts, list) and sum(counts) != size[0] * size[1]:
-            raise InputError(f"{what} has run lengths of {sum(counts)} pixels, the image has {size[0] * size[1]}")
+            raise InputError(
+                f"{what} has run lengths of {limits.shown(sum(counts))} pixels, the image has {size[0] * size[1]}"
+            )
         return {"size": size, "counts": counts}
     if not isinstance(given, list):
         raise InputError(f"{what} has no segmentation: train RetinaNet, which needs none, or add the masks")

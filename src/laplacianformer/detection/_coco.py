@@ -4,7 +4,6 @@ Mistakes are reported when the file is opened: an entry that makes no sense is a
 nothing can be learned from (an empty box, a mask outside its box) is left out and named in the log.
 """
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
 from laplacianformer.detection import _shapes as shapes
@@ -138,11 +138,10 @@ class _FileImages:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(f"can't read {path}: {error.strerror}") from None
-    except ValueError as error:  # also bytes that are not UTF-8
-        raise InputError(f"{path} is not JSON: {error}") from None
+    return limits.parse_json(data, str(path))
 
 
 def _find_annotations(root: Path, split: Split) -> Path:

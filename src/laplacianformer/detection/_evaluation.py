@@ -87,7 +87,10 @@ def evaluate(
             unreadable[index] = reason
             continue
         begin = time.perf_counter()
-        found = find_objects(model, image.to(device))
+        try:
+            found = find_objects(model, image.to(device))
+        except InputError as error:
+            raise InputError(f"{loaded.path}: {error}") from None
         seconds += time.perf_counter() - begin
         results += as_results(images, index, found)
         if len(examples) < EXAMPLES:

@@ -60,11 +60,11 @@ def detect(
             continue
         try:
             found = find_objects(model, pil_to_tensor(image).to(chosen))
+        except InputError as error:
+            raise InputError(f"{loaded.path}: {error}") from None
         except RuntimeError as error:  # nothing is left of its short side, or it needs more memory than there is
             yield Detection(path, failure=f"the detector can't take its {image.width} x {image.height}: {error}")
             continue
-        if not all(value.isfinite().all() for value in found.values()):
-            raise InputError(f"{loaded.path} gives outputs that are not finite: its training went wrong")
         yield Detection(path, image, tuple(_objects(loaded, found, threshold)))
 
 

@@ -41,6 +41,11 @@ def decode(segmentation: Any, height: int, width: int) -> Array:
     return _library().decode(_run_lengths(segmentation, height, width))
 
 
+def area(segmentation: Any, height: int, width: int) -> float:
+    """The number of covered pixels, without a mask in memory."""
+    return float(_library().area(_run_lengths(segmentation, height, width)))
+
+
 def extent(segmentation: Any, height: int, width: int) -> tuple[float, float, float, float]:
     """x0, y0, x1, y1 of the covered pixels; for polygons, of their corners, which costs less."""
     if isinstance(segmentation, list):

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection._builders import BUILDERS, parameter_groups
 from laplacianformer.detection._recipe import DetectionOptimise, DetectionRecipe
@@ -29,9 +30,9 @@ def create_detector(recipe: DetectionRecipe, num_classes: int) -> nn.Module:
         )
     except InputError:
         raise
-    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        what = f"{detector.name} on {detector.backbone}"
-        raise InputError(f"can't create the detector {what}: {' '.join(str(error).split())}") from None
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a detector raise
+        what = f"{detector.name} on {limits.one_line(detector.backbone)}"
+        raise InputError(f"can't create the detector {what}: {limits.reason(error)}") from None
     return model
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from laplacianformer._util.files import replacing
+from laplacianformer._util.text import printable
 
 # From Okabe and Ito's palette, in an order in which neighbours differ clearly.
 COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167), (0, 114, 178))
@@ -43,7 +44,8 @@ def with_objects(image: Image.Image, objects: Sequence[Drawn], least_side: int =
         ImageDraw.Draw(canvas).rectangle(box, outline=colour, width=line)
     occupied: list[Rectangle] = []
     for drawn, colour in coloured[::-1]:
-        _draw_label(canvas, [factor * value for value in drawn.box], drawn.label, colour, line, occupied)
+        box = [factor * value for value in drawn.box]
+        _draw_label(canvas, box, printable(drawn.label), colour, line, occupied)
     return canvas
 
 

@@ -5,8 +5,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from laplacianformer._util import limits
 from laplacianformer.training import _recipes as recipes
-from laplacianformer.training._recipe import Count, Finite, Fraction, Optimise, Positive, Run, check_warmup, checked
+from laplacianformer.training._recipe import (
+    Count,
+    Fraction,
+    Mean,
+    ModelArguments,
+    Optimise,
+    Positive,
+    Run,
+    Side,
+    Std,
+    Workers,
+    check_warmup,
+    checked,
+)
 
 
 @checked
@@ -15,7 +29,7 @@ class Detector:
 
     name: Literal["mask_rcnn", "retinanet"]
     backbone: str
-    backbone_args: dict[str, Any] = Field(default_factory=dict)  # of timm.create_model, such as drop_path_rate
+    backbone_args: ModelArguments = Field(default_factory=dict)  # of timm.create_model, such as drop_path_rate
     weights: str | None = None  # a weights file to start from: a classifier (for the backbone) or a detector (for all)
     frozen_stages: Annotated[int, Field(ge=0)] = 0  # number of stages of the backbone, from the first, that don't train
     frozen_statistics: bool = False  # whitening and batch norm of the backbone keep their running statistics
@@ -32,15 +46,15 @@ class DetectionData:
     val_annotations: str | None = None
     train_images: str | None = None  # a subfolder; none: train2017/ for instances_train2017.json
     val_images: str | None = None
-    short_side: tuple[Count, ...] = (800,)  # pixels; each training image draws one, evaluation takes the last
-    long_side: Count = 1333  # at most
-    mean: tuple[Finite, Finite, Finite] = (0.485, 0.456, 0.406)
-    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
-    workers: Annotated[int, Field(ge=0)] = 4  # processes that load images, for each training process
+    short_side: tuple[Side, ...] = (800,)  # pixels; each training image draws one, evaluation takes the last
+    long_side: Side = 1333  # at most
+    mean: tuple[Mean, Mean, Mean] = (0.485, 0.456, 0.406)
+    std: tuple[Std, Std, Std] = (0.229, 0.224, 0.225)
+    workers: Workers = 4  # processes that load images, for each training process
     corrupt_limit: Fraction = 0.01  # stop when more than this fraction of an epoch's images can't be read
     shapes_train: Count = 1000  # number of generated images, for the reader shapes
     shapes_val: Count = 200
-    shapes_size: Annotated[int, Field(ge=32)] = 128  # pixels
+    shapes_size: Annotated[int, Field(ge=32, le=limits.MOST_SIDE)] = 128  # pixels
 
 
 @checked

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import write_json
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.data import Corrupt, mix, seed_all
@@ -78,11 +79,11 @@ def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False, report
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
     """
-    session = start(recipe.run, output, resume=resume, report=report)
-    rank, world = session.fabric.global_rank, session.fabric.world_size
-    loaders = in_each(session.fabric, lambda: open_detection(recipe, rank, world))
-    task = DetectionTask(recipe, loaders, session)
-    done = Loop(task, session).run()
+    with start(recipe.run, output, resume=resume, report=report) as session:
+        rank, world = session.fabric.global_rank, session.fabric.world_size
+        loaders = in_each(session.fabric, lambda: open_detection(recipe, rank, world))
+        task = DetectionTask(recipe, loaders, session)
+        done = Loop(task, session).run()
     return Result(output, done.weights, task.scores, task.best, done.steps, done.seconds)
 
 
@@ -126,17 +127,24 @@ class DetectionTask:
         images = self.loaders.held_out
         results: list[dict[str, Any]] = []
         unreadable: dict[int, str] = {}
+        problem = ""
         for index, image, reason in self.loaders.val:
             if image is None:
                 unreadable[index] = reason
                 continue
-            with self.fabric.autocast():
-                found = find_objects(model, self.fabric.to_device(image))
+            try:
+                with self.fabric.autocast():
+                    found = find_objects(model, self.fabric.to_device(image))
+            except InputError as error:
+                problem = str(error)
+                break
             results += as_results(images, index, found)
-        everything = self._gathered((results, unreadable))
-        unreadable = {index: reason for _, part in everything for index, reason in part.items()}
+        everything = self._gathered((results, unreadable, problem))
+        if problem := next((problem for *_, problem in everything if problem), ""):
+            raise InputError(problem)  # in all processes
+        unreadable = {index: reason for _, part, _ in everything for index, reason in part.items()}
         Corrupt(self.recipe.data.corrupt_limit).add(unreadable.values(), len(images))
-        results = [result for part, _ in everything for result in part]
+        results = [result for part, *_ in everything for result in part]
         self.scores = in_first(self.fabric, lambda: self._scored(results, unreadable))
         columns = flat(self.scores, _IN_ROWS)
         self.best = max(self.best, columns["box_ap"])
@@ -181,4 +189,9 @@ class DetectionTask:
         return {"scores": self.scores, "best": self.best}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.scores, self.best = state["scores"], state["best"]
+        stored: Scores = state["scores"]
+        self.scores = {
+            str(kind): {str(name): None if value is None else float(value) for name, value in numbers.items()}
+            for kind, numbers in stored.items()
+        }
+        self.best = float(state["best"])

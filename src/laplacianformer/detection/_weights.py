@@ -15,8 +15,16 @@ import timm
 import torch
 from torch import nn
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
+from laplacianformer._util.tensor_files import (
+    check_tensors,
+    json_entry,
+    read_header,
+    read_tensors,
+    state_dict,
+    write_tensors,
+)
 from laplacianformer.detection._builders import BUILDERS
 from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task
 
@@ -87,14 +95,21 @@ def detector_metadata(
 def load_detector(path: Path | str) -> DetectorWeights:
     """The detector of a file that `save_detector` wrote, in float32 and evaluation mode. Nothing is downloaded."""
     path = Path(path)
-    tensors, metadata = read_tensors(path)
+    header, metadata = read_header(path)
     build, arguments, classes, category_ids = _checked(path, metadata)
     try:
+        with torch.device("meta"):  # before there is memory for what the file may only claim
+            expected = build(**arguments).state_dict()
+        check_tensors(path, metadata["architecture"], expected, header)
         model = build(**arguments)
-    except (AssertionError, TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path} asks for a {metadata['architecture']} that can't be built: {reason}") from None
-    check_tensors(path, metadata["architecture"], model.state_dict(), tensors)
+    except InputError:
+        raise
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a detector raise
+        raise InputError(
+            f"{path} asks for a {metadata['architecture']} that can't be built: {limits.reason(error)}"
+        ) from None
+    tensors, _ = read_tensors(path)
+    check_tensors(path, metadata["architecture"], model.state_dict(), tensors)  # the settings in them, too
     model.load_state_dict(tensors)
     return DetectorWeights(model.eval(), classes, category_ids, metadata, path)
 
@@ -104,17 +119,20 @@ def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[Any, dict[str, An
     check_task(path, metadata, "detection")
     missing = [key for key in _KEYS if key not in metadata]
     if missing or metadata["architecture"] not in BUILDERS:
-        what = f"no {', '.join(missing)} in its metadata" if missing else f"a {metadata['architecture']!r}"
+        what = f"no {', '.join(missing)} in its metadata" if missing else f"a {limits.shown(metadata['architecture'])}"
         raise InputError(f"{path} is not a detector of this package ({what}): expected a file of save_detector")
     arguments, classes, ids = (json_entry(path, metadata, key) for key in ("model_args", "classes", "category_ids"))
     backbone_args = arguments.get("backbone_args", {}) if isinstance(arguments, dict) else None
     if not isinstance(backbone_args, dict) or FORBIDDEN & backbone_args.keys() or "weights" in arguments:
-        raise InputError(f"{path} has model_args that are not allowed: {metadata['model_args']}")
+        raise InputError(f"{path} has model_args that are not allowed: {limits.one_line(metadata['model_args'])}")
+    limits.check_arguments(arguments, f"model_args in the metadata of {path}")
     if not timm.is_model(str(arguments.get("backbone"))):
-        raise InputError(f"{path} has a backbone {arguments.get('backbone')!r}, which this version doesn't know")
+        raise InputError(
+            f"{path} has a backbone {limits.shown(arguments.get('backbone'))}, which this version doesn't know"
+        )
     count = arguments.get("num_classes")
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes) or len(classes) != count:
-        raise InputError(f"{path} names {classes!r} for a detector of {count} classes")
+        raise InputError(f"{path} names {limits.shown(classes)} for a detector of {limits.shown(count)} classes")
     if not isinstance(ids, list) or not all(isinstance(number, int) for number in ids) or len(set(ids)) != count:
-        raise InputError(f"{path} has category ids {ids!r} for a detector of {count} classes")
+        raise InputError(f"{path} has category ids {limits.shown(ids)} for a detector of {count} classes")
     return BUILDERS[metadata["architecture"]], arguments, tuple(classes), tuple(ids)

@@ -106,8 +106,9 @@ def _layer_with_kernel(layer: LaplacianAttention, kernel: Kernel, scale: float) 
         qkv_bias=layer.qkv.bias is not None,
         **options,
     )
-    # The running variance, which the whitening per image does not have, stays behind.
+    # The running variance, which the whitening per image does not have, stays behind, and so do the settings.
     weights = {name: value for name, value in layer.state_dict().items() if not name.startswith("whitening.")}
+    del weights["_extra_state"]
     changed.load_state_dict(weights)
     return changed.train(layer.training)
 

@@ -47,7 +47,9 @@ def write_folder(loaded: Weights, folder: Path) -> None:
                 model_args=json.loads(loaded.metadata["model_args"]),
                 safe_serialization=True,
             )
-            (partial / "README.md").write_text(card(loaded, folder.resolve().name), encoding="utf-8")
+            (partial / "README.md").write_text(
+                card(loaded, folder.resolve().name), encoding="utf-8", errors="backslashreplace"
+            )
             os.replace(partial, folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -46,10 +46,10 @@ class AccuracyChange:
     export: float
 
 
-def compare_accuracy(loaded: Weights, run: Runner, data: str) -> AccuracyChange:
+def compare_accuracy(loaded: Weights, run: Runner, data: str, *, allow_pipes: bool = False) -> AccuracyChange:
     """Top-1 on the labelled images `[READER:]DIR`, as `laplacianformer eval` measures it."""
     twin = replace(loaded, model=_Module(run))
-    before, after = (evaluate(each, open_batches(loaded, data)) for each in (loaded, twin))
+    before, after = (evaluate(each, open_batches(loaded, data, allow_pipes=allow_pipes)) for each in (loaded, twin))
     return AccuracyChange(before.images, before.top1, after.top1)
 
 

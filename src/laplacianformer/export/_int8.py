@@ -4,7 +4,10 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from laplacianformer.export._onnxruntime import import_onnxruntime
+
+quantization = import_onnxruntime("onnxruntime.quantization")
 
 # Tells onnxruntime that the file needs no preprocessing; without it, it warns that it might.
 PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
@@ -21,14 +24,14 @@ def quantised(file: bytes) -> bytes:
     prepared.key, prepared.value = PREPARED
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
-        quantize_dynamic(
+        quantization.quantize_dynamic(
             model,
             path,
             op_types_to_quantize=["MatMul"],
             nodes_to_quantize=_linear_layers(model),
             per_channel=True,
             reduce_range=True,
-            weight_type=QuantType.QInt8,
+            weight_type=quantization.QuantType.QInt8,
         )
         return path.read_bytes()
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx_ir
-import onnxruntime
 import torch
 from onnx_ir.passes import common as passes
 from onnxscript import opset18 as op
@@ -13,9 +12,12 @@ from onnxscript.optimizer import optimize_ir
 from torch import Tensor
 
 from laplacianformer.export._onnx_functions import FUNCTIONS, LaplacianKernel, LaplacianMatmul
+from laplacianformer.export._onnxruntime import import_onnxruntime
 from laplacianformer.export._trace import check_operators, trace
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops.newton_schulz.reference import IDENTITY_FACTOR
+
+onnxruntime = import_onnxruntime()
 
 OPSET = 18
 FLOAT = 1  # in ONNX's numbering of types

@@ -5,8 +5,9 @@ Shape suffixes: b batch, n tokens, c channels.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from typing import Any
 
 from timm.layers import DropPath, Mlp, trunc_normal_
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from laplacianformer.attention._grid import GridAttention
 from laplacianformer.attention._whitening import paused_updates
+from laplacianformer.ops._backend import forced, use_backend
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._tracing import is_compiled
 
@@ -76,11 +78,25 @@ class Stage(nn.Module):
 
 
 def _checkpointed(block: nn.Module) -> Callable[..., Tensor]:
-    """Recomputing a block must not count its batch twice in the running whitening statistics."""
-    if is_compiled():  # a compiled graph updates its buffers once
+    if is_compiled():  # a compiled graph updates its buffers once, and knows its backends
         return partial(checkpoint, block, use_reentrant=False)
-    contexts = nullcontext(), paused_updates(block)
+    contexts = nullcontext(), _Recomputation(block)
     return partial(checkpoint, block, use_reentrant=False, context_fn=lambda: contexts)
+
+
+class _Recomputation(AbstractContextManager[None]):
+    """Recomputing a block must not count its batch twice in the running whitening statistics, and takes place on the
+    backend of its forward call. It may be entered again, by a second backward pass."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.block, self.backend, self.entered = block, forced(), ExitStack()
+
+    def __enter__(self) -> None:
+        self.entered.enter_context(paused_updates(self.block))
+        self.entered.enter_context(use_backend(self.backend))
+
+    def __exit__(self, *error: Any) -> None:
+        self.entered.close()
 
 
 def init_weights(module: nn.Module, name: str) -> None:

@@ -5,10 +5,12 @@ They are solved from the paper's parameters and FLOPs (docs/paper.md).
 
 from typing import Any
 
+import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
-from laplacianformer.assets import as_pretrained
+from laplacianformer import assets
+from laplacianformer._util.settings import SUFFIX
 from laplacianformer.model.backbone import LaplacianFormer
 
 
@@ -17,6 +19,7 @@ def _create(name: str, pretrained: bool, arguments: dict[str, Any], **size: Any)
         LaplacianFormer,
         name,
         pretrained,
+        pretrained_filter_fn=_with_settings,
         feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
         **{**size, **arguments},
     )
@@ -24,6 +27,17 @@ def _create(name: str, pretrained: bool, arguments: dict[str, Any], **size: Any)
         timms_own = {"pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"}
         model.arguments = {key: value for key, value in arguments.items() if key not in timms_own}
     return model
+
+
+def _with_settings(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Weights inside the package with the settings that they were made with: their file is older than such entries."""
+    config: Any = model.pretrained_cfg
+    if config.get("file") != str(assets.PATH):
+        return state
+    with torch.device("meta"):
+        made = laplacianformer_nano(**assets.model_arguments())
+    stated = {name: value for name, value in made.state_dict().items() if name.endswith(SUFFIX)}
+    return {**stated, **state}
 
 
 def _cfg(**overrides: Any) -> dict[str, Any]:
@@ -61,7 +75,7 @@ def laplacianformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 
     Pretrained on CIFAR-10, where the package comes with the weights.
     """
-    kwargs = as_pretrained(kwargs) if pretrained else kwargs
+    kwargs = assets.as_pretrained(kwargs) if pretrained else kwargs
     widths = {"embed_dims": (32, 64, 128, 160), "num_heads": (1, 2, 4, 5), "stem_kernel": 3, "stem_stride": 2}
     return _create("laplacianformer_nano", pretrained, kwargs, depths=(2, 2, 2, 1), **widths)
 

@@ -8,10 +8,12 @@ chosen; `reference` runs everything and comes last.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from laplacianformer._util.limits import shown
 from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops import _triton_support as triton_support
 
@@ -22,8 +24,9 @@ _MISSING: dict[str, Callable[[], str | None]] = {
     "reference": lambda: None,
 }
 
-# One setting for the whole process, as the flags of torch.backends are.
-_forced: str | None = os.environ.get("LAPLACIANFORMER_BACKEND") or None
+# Of each thread, and of each task of asyncio: blocks in several threads may overlap in any way. The environment is the
+# default of all.
+_forced: ContextVar[str | None] = ContextVar("backend", default=os.environ.get("LAPLACIANFORMER_BACKEND") or None)
 
 
 def backends() -> dict[str, str | None]:
@@ -33,18 +36,35 @@ def backends() -> dict[str, str | None]:
 
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
-    """Force every op inside the block onto one backend (None: the automatic choice)."""
-    global _forced
-    previous, _forced = _forced, _known(name)
+    """Force every op inside the block onto one backend (None: the automatic choice).
+
+    It holds for the calls of this thread, or of this task of asyncio. Gradients run on the backend of their forward
+    call, wherever they are computed.
+    """
+    token = _forced.set(_known(name))
     try:
         yield
     finally:
-        _forced = previous
+        _forced.reset(token)
+
+
+def forced() -> str | None:
+    """What `use_backend` or the environment says here, for code that runs later, in another thread perhaps."""
+    return _forced.get()
+
+
+def check_environment() -> None:
+    """Raise what LAPLACIANFORMER_BACKEND and LAPLACIANFORMER_CPU_LEVEL say and this machine can't do."""
+    name = _known(os.environ.get("LAPLACIANFORMER_BACKEND") or None)
+    if name is not None and (reason := _MISSING[name]()) is not None:
+        raise RuntimeError(f"LAPLACIANFORMER_BACKEND is {name!r}, which can't run: {reason}")
+    if cpu_extension.missing() is None:
+        cpu_extension.level()
 
 
 def requested(backend: str | None) -> str:
     """The backend that the caller, the context or the environment asks for; "" for the automatic choice."""
-    return _known(_forced if backend is None else backend) or ""
+    return _known(_forced.get() if backend is None else backend) or ""
 
 
 class Checked(Protocol):
@@ -88,9 +108,9 @@ class Backends(Generic[Implementation]):
 
 
 def _known(name: str | None) -> str | None:
-    if name is not None and name not in _MISSING:
+    if name is not None and (not isinstance(name, str) or name not in _MISSING):
         raise ValueError(
-            f"unknown backend {name!r} (argument, use_backend or LAPLACIANFORMER_BACKEND): "
+            f"unknown backend {shown(name)} (argument, use_backend or LAPLACIANFORMER_BACKEND): "
             f"expected one of {', '.join(_MISSING)}"
         )
     return name

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from laplacianformer._util.limits import shown
+
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -16,6 +18,8 @@ def tensors(op: str, **named: Tensor) -> None:
         if tensor.dtype not in _DTYPES:
             expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
             raise TypeError(f"{op}: {name} must be one of {expected}, got {tensor.dtype}")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{op}: {name} must be dense, got {tensor.layout}")
         if tensor.ndim < 2:
             raise ValueError(f"{op}: {name} must have at least 2 dimensions, got shape {tuple(tensor.shape)}")
     first, *others = named.values()
@@ -67,7 +71,7 @@ def iterations(op: str, value: int) -> None:
 def choice(op: str, options: tuple[str | None, ...], **named: str | None) -> None:
     for name, value in named.items():
         if value not in options:
-            raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+            raise ValueError(f"{op}: {name} must be one of {', '.join(map(repr, options))}, got {shown(value)}")
 
 
 def broadcast_batch(op: str, **named: Tensor) -> tuple[Tensor, ...]:

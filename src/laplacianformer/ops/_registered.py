@@ -4,18 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from laplacianformer.ops._tracing import has_forward_derivative, is_unobserved, needs_gradient
+from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._tracing import has_other_derivatives, is_unobserved, needs_gradient
 
 
 class RegisteredOp:
     """A custom op that is called directly, not through torch.library, wherever the result is the same.
 
     The way through the library takes longer than a small op itself.
+
+    Args:
+        composition: the same in functions of PyTorch, for derivatives that the library does not know.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, name: str, function: Callable[..., Any], composition: Callable[..., Any] | None = None) -> None:
+        self.function, self.composition = function, composition
         self.op = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.op.register_fake
 
@@ -33,14 +38,24 @@ class RegisteredOp:
 
     def __call__(self, *arguments: Any) -> Any:
         if not is_unobserved(*arguments):
-            if has_forward_derivative(*arguments):
-                raise NotImplementedError(
-                    f"{self.function.__name__.lstrip('_')}: only backward derivatives are implemented"
-                )
+            if has_other_derivatives():
+                return self._compose(*arguments)
             return self.op(*arguments)
         return (self.differentiable.apply if needs_gradient(*arguments) else self.function)(*arguments)
 
+    def _compose(self, *arguments: Any) -> Any:
+        if self.composition is None:
+            raise NotImplementedError(
+                f"{self.function.__name__.lstrip('_')} has neither forward-mode derivatives nor those of torch.func: "
+                "use torch.autograd.grad"
+            )
+        devices = [argument.device for argument in arguments if isinstance(argument, Tensor)]
+        with without_autocast(devices[0]):
+            return self.composition(*arguments)
 
-def registered(name: str) -> Callable[[Callable[..., Any]], RegisteredOp]:
+
+def registered(
+    name: str, composition: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], RegisteredOp]:
     """Register a function as the op of this name."""
-    return lambda function: RegisteredOp(name, function)
+    return lambda function: RegisteredOp(name, function, composition)

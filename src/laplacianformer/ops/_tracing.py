@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+_DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 
 def is_traced() -> bool:
@@ -55,11 +56,22 @@ def needs_gradient(*arguments: Any) -> bool:
     return torch.is_grad_enabled() and any(a.requires_grad for a in arguments if isinstance(a, Tensor))
 
 
-def has_forward_derivative(*arguments: Any) -> bool:
-    """Whether an argument carries a forward-mode derivative, which torch.library would drop in silence."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+def has_other_derivatives() -> bool:
+    """Whether tensors may carry derivatives that torch.library does not know: those of the forward mode, which it would
+    drop in silence, and those of torch.func."""
+    if torch.compiler.is_compiling():
+        return _forward_mode_is_compiled()
+    if forward_ad._current_level >= 0:
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is None:
         return False
-    return any(forward_ad.unpack_dual(a).tangent is not None for a in arguments if isinstance(a, Tensor))
+    return any(transform.key() in _DERIVATIVES for transform in torch._C._functorch.get_interpreter_stack())
+
+
+@torch.compiler.assume_constant_result
+def _forward_mode_is_compiled() -> bool:
+    """Whether torch.compile traces torch.func.jvp. Answered while it traces; the level outside is no guard."""
+    return forward_ad._current_level >= 0
 
 
 def is_autocast_possible() -> bool:

@@ -63,6 +63,12 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
+def factor(scale: float, dtype: torch.dtype) -> float:
+    """-1 / scale for kernels of this dtype: neither 0 nor infinite, so that equal rows give 1 and infinite ones 0."""
+    numbers = torch.finfo(dtype)
+    return -min(max(1 / scale, numbers.tiny), numbers.max)
+
+
 def on_its_device(
     function: Callable[Concatenate[Tensor, Rest], Result],
 ) -> Callable[Concatenate[Tensor, Rest], Result]:

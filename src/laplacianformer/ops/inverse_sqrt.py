@@ -7,6 +7,7 @@ from torch import Tensor
 
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._precision import accumulation_dtype, under_autocast, without_autocast
+from laplacianformer.ops._registered import registered
 
 
 def inverse_sqrt(w: Tensor, eps: float) -> Tensor:
@@ -26,7 +27,7 @@ def inverse_sqrt(w: Tensor, eps: float) -> Tensor:
     return _inverse_sqrt(w, float(eps))[0]
 
 
-@torch.library.custom_op("laplacianformer::inverse_sqrt", mutates_args=())
+@registered("laplacianformer::inverse_sqrt")
 def _inverse_sqrt(w: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The result, and the square roots of the eigenvalues and the eigenvectors for its gradient."""
     # A non-finite matrix would make eigh fail for the whole batch: it is replaced, and answers NaN.
@@ -39,7 +40,7 @@ def _inverse_sqrt(w: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     return out.to(w.dtype), roots, vectors.contiguous()
 
 
-@torch.library.custom_op("laplacianformer::inverse_sqrt_backward", mutates_args=())
+@registered("laplacianformer::inverse_sqrt_backward")
 def _inverse_sqrt_backward(grad: Tensor, roots: Tensor, vectors: Tensor) -> Tensor:
     """Daleckii and Krein: (f(a) - f(b)) / (a - b) = -1 / (sqrt(ab) (sqrt(a) + sqrt(b))) has no pole at a = b."""
     rows, columns = roots[..., :, None], roots[..., None, :]

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._precision import accumulation_dtype, promote, under_autocast, without_autocast
+from laplacianformer.ops._registered import registered
 
 
 def conjugate_gradient(w: Tensor, rhs: Tensor, iterations: int, eps: float) -> Tensor:
@@ -28,7 +29,7 @@ def conjugate_gradient(w: Tensor, rhs: Tensor, iterations: int, eps: float) -> T
     return _conjugate_gradient(_add_to_diagonal(w, eps), rhs, iterations).to(dtype)
 
 
-@torch.library.custom_op("laplacianformer::conjugate_gradient", mutates_args=())
+@registered("laplacianformer::conjugate_gradient")
 def _conjugate_gradient(a: Tensor, rhs: Tensor, iterations: int) -> Tensor:
     with without_autocast(a.device):
         x = rhs.new_zeros(rhs.shape)

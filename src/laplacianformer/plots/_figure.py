@@ -7,6 +7,7 @@ import numpy as np
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing
+from laplacianformer._util.text import printable
 
 BLUE, LIGHT_BLUE, ORANGE, LIGHT_GREY = "#0072B2", "#9CCDEB", "#D55E00", "#CCCCCC"
 Array = np.ndarray[Any, Any]
@@ -26,8 +27,9 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def escaped(text: str) -> str:
-    """Text that matplotlib draws as it is: to it, a pair of dollar signs encloses mathematics."""
-    return text.replace("$", r"\$")
+    """Text that matplotlib draws as it is: to it, a pair of dollar signs encloses mathematics. It has no control
+    characters."""
+    return printable(text, keep="\n").replace("$", r"\$")
 
 
 def save(figure: Any, output: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from laplacianformer.data import NO_LABEL
-from laplacianformer.data._batch import worker_options
+from laplacianformer.data._batch import lasting_options
 from laplacianformer.data._order import Order
 from laplacianformer.data._stream import ATTEMPTS, EpochSampler
 from laplacianformer.sequences._sources import Sequence, Sequences
@@ -97,7 +97,7 @@ class SequenceTraining:
             _TrainingSequences(sequences, pairs=pairs),
             batch_sampler=self.sampler,
             collate_fn=collate,
-            **worker_options(workers),
+            **lasting_options(workers),
         )
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ def held_out_batches(
 ) -> "DataLoader[Any]":
     """Each sequence once, in order; all processes have the same number."""
     dataset = _HeldOutSequences(sequences, rank, world, pairs=pairs)
-    return DataLoader(dataset, batch_size, collate_fn=collate, **worker_options(workers))
+    return DataLoader(dataset, batch_size, collate_fn=collate, **lasting_options(workers))
 
 
 @dataclass

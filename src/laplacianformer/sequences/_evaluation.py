@@ -14,6 +14,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.data import NO_LABEL
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._sources import parse
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.sequences._batches import SequenceBatch, held_out_batches
 from laplacianformer.sequences._recipe import SequenceData
 from laplacianformer.sequences._sources import GENERATED, open_sequences
@@ -72,10 +73,10 @@ def evaluate(
     for batch in batches:
         unreadable += batch.corrupt
         begin = time.perf_counter()
-        logits = model(batch.tokens.to(device), None if batch.mask is None else batch.mask.to(device)).float().cpu()
+        inputs = batch.tokens.to(device), None if batch.mask is None else batch.mask.to(device)
+        logits = model(*inputs).float().cpu()
         seconds += time.perf_counter() - begin
-        if not logits.isfinite().all():
-            raise InputError(f"{loaded.path} gives outputs that are not finite: its training went wrong")
+        check_outputs(loaded.path, logits, model, *inputs)
         known = batch.targets != NO_LABEL
         targets = batch.targets[known]
         confusion.index_put_((targets, logits.argmax(1)[known]), torch.ones_like(targets), accumulate=True)

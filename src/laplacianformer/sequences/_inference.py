@@ -11,6 +11,7 @@ import torch
 from laplacianformer._util.devices import chosen_device
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.sequences import _listops as listops
 from laplacianformer.sequences._batches import pad
 from laplacianformer.sequences._sources import Array, grey
@@ -49,17 +50,17 @@ def predict(
         rankings: Iterator[tuple[tuple[str, float], ...]] = iter(())
         if readable:
             tokens, mask = pad(readable)
+            inputs = tokens.to(chosen), None if mask is None else mask.to(chosen)
             with torch.inference_mode():
-                logits = model(tokens.to(chosen), None if mask is None else mask.to(chosen))
-            rankings = iter(_rankings(loaded, logits.float().softmax(1).cpu(), top))
+                logits = model(*inputs).float()
+            check_outputs(loaded.path, logits, model, *inputs)
+            rankings = iter(_rankings(loaded, logits.softmax(1).cpu(), top))
         for name, entry in batch:
             failed = isinstance(entry, str)
             yield SequencePrediction(name, () if failed else next(rankings), str(entry) if failed else "")
 
 
 def _rankings(loaded: EncoderWeights, probabilities: torch.Tensor, top: int) -> list[tuple[tuple[str, float], ...]]:
-    if not probabilities.isfinite().all():
-        raise InputError(f"{loaded.path} gives probabilities that are not finite: its training went wrong")
     best = probabilities.topk(min(top, len(loaded.classes)))
     return [
         tuple((loaded.classes[index], value) for index, value in zip(indices, values, strict=True))

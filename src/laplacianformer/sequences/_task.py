@@ -27,6 +27,7 @@ from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._recipe import SequenceRecipe
 from laplacianformer.sequences._sources import VOCABULARY, open_sequences
 from laplacianformer.sequences._weights import encoder_metadata
+from laplacianformer.training._finite import stop_evaluation
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
@@ -62,12 +63,12 @@ def train(recipe: SequenceRecipe, output: Path, *, resume: bool = False, report:
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
     """
-    session = start(recipe.run, output, resume=resume, report=report)
-    fabric = session.fabric
-    rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
-    loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
-    task = SequenceTask(recipe, loaders, session)
-    done = Loop(task, session).run()
+    with start(recipe.run, output, resume=resume, report=report) as session:
+        fabric = session.fabric
+        rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+        loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
+        task = SequenceTask(recipe, loaders, session)
+        done = Loop(task, session).run()
     return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)
 
 
@@ -139,7 +140,7 @@ class SequenceTask:
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss and accuracy."""
-        totals = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
+        totals = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
         unreadable: list[str] = []
         for batch in self.loaders.val:
             unreadable += batch.corrupt
@@ -148,10 +149,12 @@ class SequenceTask:
                 logits = model(tokens, mask).float()
             right = (logits.argmax(1) == targets).sum()
             loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
-            totals += torch.stack([right, loss, (targets != NO_LABEL).sum()]).double()
+            totals += torch.stack([right, loss, (targets != NO_LABEL).sum(), (~logits.isfinite()).sum()]).double()
         seen = int(totals[2]) + len(unreadable)
         in_each(self.fabric, lambda: Corrupt(self.recipe.data.corrupt_limit).add(unreadable, seen))
-        right, loss, count = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
+        right, loss, count, not_finite = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
+        if not_finite:
+            stop_evaluation(self.fabric, model, (self.prepare(batch)[0] for batch in self.loaders.val))
         self.accuracy = right / max(1, count)
         self.best = max(self.best, self.accuracy)
         return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
@@ -189,4 +192,4 @@ class SequenceTask:
         return {"accuracy": [self.accuracy, self.best]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.accuracy, self.best = state["accuracy"]
+        self.accuracy, self.best = map(float, state["accuracy"])

@@ -1,6 +1,9 @@
 """Training, whatever the task: the loop, recipes, checkpoints, metrics, optimisers, many processes.
 
-A task is an object with the attributes and methods of `Task`; `Loop(task, start(recipe.run, folder)).run()` trains it.
+A task is an object with the attributes and methods of `Task`. It is trained in a folder, by one run at a time:
+
+with start(recipe.run, folder) as session:
+    Loop(task, session).run()
 """
 
 from typing import TYPE_CHECKING

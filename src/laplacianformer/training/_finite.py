@@ -1,14 +1,18 @@
-"""Numbers that are not finite: find the layer where they begin, and say what to change."""
+"""Numbers that are not finite in training: where they begin, and what to change."""
 
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from lightning.fabric import Fabric
+from torch import nn
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.inspect._finite import FINITE, first_not_finite
+from laplacianformer.training._processes import in_each
 from laplacianformer.training._sharding import whole
 
 _BFLOAT16_TRIAL = """
@@ -33,49 +37,27 @@ def try_bfloat16_on_cpu() -> None:
 
 
 def error(what: str, step: int, where: str) -> InputError:
-    """For a step whose loss or gradient is not finite; `where` is what one of the next two functions returned."""
+    """For a step whose loss or gradient is not finite; `where` says where it began."""
     return InputError(
         f"the {what} is not finite at step {step}: {where}; checkpoints are from before: try a lower "
         "optimise.lr or optimise.clip_norm, or run.precision=float32"
     )
 
 
-@torch.no_grad()
-def first_not_finite(model: nn.Module, images: Any, *more: Any) -> str:
-    """Where numbers first stop being finite in the forward pass `model(images, *more)`, in words.
+def stop_evaluation(fabric: Fabric, model: nn.Module, inputs: Iterable[tuple[Any, ...]]) -> None:
+    """Raise, in all processes, in which layer outputs for held-out data stop being finite.
 
-    The model stays in its mode. Processes that share its weights (FSDP) have to call this together.
+    inputs: the arguments of the model, batch by batch; the first batch that shows it in any process decides.
     """
-    for name, parameter in model.named_parameters():
-        if not whole(parameter).isfinite().all():
-            return f"the weights {name} are already not finite"
-    found: list[str] = []
 
-    def look(name: str, output: Any) -> None:
-        if not found and not _finite(output):
-            found.append(name)
+    def check(where: str) -> None:
+        if where != FINITE:
+            raise InputError(f"outputs for held-out data are not finite: {where}; checkpoints are from before")
 
-    hooks = [
-        module.register_forward_hook(lambda module, inputs, output, name=name: look(name, output))
-        for name, module in model.named_modules()
-        if name
-    ]
-    try:
-        model(images, *more)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not _finite(images):
-        return "the images themselves are not finite"
-    return f"the first layer whose output is not finite is {found[0]}" if found else "every layer's output is finite"
-
-
-def _finite(value: Any) -> bool:
-    """Whether all tensors in tuples, lists and dictionaries are finite."""
-    if isinstance(value, Tensor):
-        return bool(value.isfinite().all())
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return all(_finite(part) for part in parts)
+    for arguments in inputs:
+        with fabric.autocast():
+            where = first_not_finite(model, *arguments)
+        in_each(fabric, partial(check, where))
 
 
 def gradients_not_finite(model: nn.Module) -> str:

@@ -1,6 +1,8 @@
 """What learns: a model on its devices, with its optimiser, its schedule and the average of its weights."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 from lightning.fabric import Fabric
@@ -8,8 +10,11 @@ from timm.utils import ModelEmaV3, distribute_bn
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import check_tensors
 from laplacianformer.training import _finite as finite
 from laplacianformer.training import _sharding as sharding
+from laplacianformer.training._checkpoint import fitting
 from laplacianformer.training._optimiser import create_optimiser, create_schedule
 from laplacianformer.training._task import Task
 
@@ -21,6 +26,7 @@ class Learner:
         optimise = task.recipe.optimise
         self.fabric, self.clip_norm = fabric, optimise.clip_norm
         self.sharded = task.recipe.run.strategy == "fsdp"
+        self.restored: Path | None = None  # the folder of a checkpoint, until the step after it has shown that it fits
         self.bare, decay = task.model, optimise.ema_decay
         self.average = ModelEmaV3(self.bare, decay, use_warmup=True, foreach=not self.sharded) if decay else None
         self.model = fabric.setup_module(self.bare)
@@ -56,7 +62,9 @@ class Learner:
             raise finite.error("gradient", step, finite.gradients_not_finite(self.bare))
         if self.clip_norm:
             clip_grads_with_norm_(parameters, self.clip_norm, total)
-        self.optimiser.step()
+        with fitting(self.restored, "state of the optimiser") if self.restored is not None else nullcontext():
+            self.optimiser.step()
+        self.restored = None
         self.optimiser.zero_grad()
         if self.average is not None:
             self.average.update(self.bare, step + 1)
@@ -82,9 +90,15 @@ class Learner:
             "optimiser": sharding.optimiser_state(self.bare, self._bare_optimiser, sharded=self.sharded),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint kept."""
+    def restore(self, state: Mapping[str, Any], folder: Path) -> None:
+        """Take over what the checkpoint of a folder kept, if it fits."""
+        if (state["average"] is None) != (self.average is None):
+            raise InputError(f"the checkpoint of {folder} has an average of the weights, or none, against its recipe")
+        for key in ("model", "average") if self.average is not None else ("model",):
+            check_tensors(folder / f"checkpoint ({key})", type(self.bare).__name__, self.bare.state_dict(), state[key])
+        self.restored = folder
+        with fitting(folder, "state of the optimiser"):
+            sharding.load_optimiser_state(self.bare, self._bare_optimiser, state["optimiser"], sharded=self.sharded)
         sharding.load_model_state(self.bare, state["model"], sharded=self.sharded)
         if self.average is not None:
             sharding.load_model_state(self.average.module, state["average"], sharded=self.sharded)
-        sharding.load_optimiser_state(self.bare, self._bare_optimiser, state["optimiser"], sharded=self.sharded)

@@ -14,8 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import writing
 from laplacianformer.data import Corrupt, mix, seed_all
+from laplacianformer.inspect._finite import first_not_finite
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as finite
 from laplacianformer.training._clock import Clock
@@ -47,6 +49,7 @@ class Loop:
         self.corrupt = Corrupt(task.recipe.data.corrupt_limit)
         self.averaged = ("loss", *task.numbers, "gradient_norm")  # columns that are means over steps
         self.metrics: Metrics | None = None  # of the first process, when it runs
+        self.recorded: str | None = None  # the rows in the checkpoint that the run continues from
 
         self.step = 0
         self.sums = torch.zeros(len(self.averaged) + 1, dtype=torch.float64)  # since the last row; and number of steps
@@ -79,7 +82,8 @@ class Loop:
         with writing(output):
             output.mkdir(parents=True, exist_ok=True)
         checkpoint.clean(output)
-        self.metrics = Metrics(output, self.task.columns, self.step, tensorboard=self.task.recipe.run.tensorboard)
+        board = self.task.recipe.run.tensorboard
+        self.metrics = Metrics(output, self.task.columns, self.step, tensorboard=board, recorded=self.recorded)
 
     # ---- steps ----
 
@@ -139,7 +143,7 @@ class Loop:
         """Name the first layer that is not finite, by a forward pass with the same random numbers."""
         self._seed()
         with self.fabric.autocast():
-            raise finite.error("loss", self.step, finite.first_not_finite(self.learner.bare, *arguments))
+            raise finite.error("loss", self.step, first_not_finite(self.learner.bare, *arguments))
 
     # ---- evaluation, rows, weights ----
 
@@ -195,13 +199,21 @@ class Loop:
             "seconds": [self.clock.seconds, self.clock.waited],
             **self.task.state(),
             **checkpoint.identity(self.task.recipe, self.task.classes, self.task.images),
+            "metrics": self.metrics.text if self.metrics is not None else "",
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint, if it is one of this run."""
+        output = self.session.output
         stated = checkpoint.identity(self.task.recipe, self.task.classes, self.task.images)
-        checkpoint.check_same_run(state, stated, self.session.output)
-        self.learner.restore(state)
-        self.step, self.sums = state["step"], state["sums"]
+        checkpoint.check_same_run(state, stated, output)
+        if state["step"] > self.steps or state["sums"].shape != self.sums.shape:
+            raise InputError(
+                f"the checkpoint in {output} does not fit the run: step {state['step']} of {self.steps}, "
+                f"{len(state['sums'])} sums where there are {len(self.sums)}; give another --output"
+            )
+        self.learner.restore(state, output)
+        self.step, self.sums, self.recorded = state["step"], state["sums"], state.get("metrics")
         self.clock.seconds, self.clock.waited = state["seconds"]
-        self.task.restore(state)
+        with checkpoint.fitting(output, "scores"):
+            self.task.restore(state)

@@ -3,16 +3,21 @@
 A recipe is a dataclass that pydantic checks. Each task defines its own, with these two sections in it.
 """
 
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-Count = Annotated[int, Field(ge=1)]
+from laplacianformer._util import limits
+
+Count = Annotated[int, Field(ge=1, le=limits.MOST_OPTION)]
+Workers = Annotated[int, Field(ge=0, le=limits.MOST_PROCESSES)]
+Side = Annotated[int, Field(ge=1, le=limits.MOST_SIDE)]  # pixels
+Std = Annotated[float, Field(ge=limits.STD_RANGE[0], le=limits.STD_RANGE[1])]
+Mean = Annotated[float, Field(ge=-limits.MOST_MEAN, le=limits.MOST_MEAN)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 checked = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 
@@ -71,6 +76,19 @@ class AnyRecipe(Protocol):
 
     @property
     def run(self) -> Run: ...
+
+
+def _check_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Raises what pydantic reports as a mistake in the recipe."""
+    limits.check_arguments(arguments, "it")
+    for name, value in arguments.items():
+        if name.endswith("_rate") and not (limits.finite(value) and 0 <= value < 1):
+            raise ValueError(f"{name} must be a number from 0 to below 1, got {limits.shown(value)}")
+    return arguments
+
+
+# Arguments of timm.create_model.
+ModelArguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
 
 
 def check_warmup(optimise: Optimise) -> None:

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
+from laplacianformer.training._unique_keys import UniqueKeyLoader
 
 Recipe = TypeVar("Recipe")
 
@@ -46,7 +48,7 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
     try:
         return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
-        raise InputError(f"recipe {name}: {_explain(error, kind)}") from None
+        raise InputError(f"recipe {name}: {limits.one_line(_explain(error, kind))}") from None
 
 
 def as_yaml(recipe: Any, *, with_root: bool = True) -> str:
@@ -70,9 +72,14 @@ def _folder() -> Any:
 def _read(name: str) -> str:
     if name.endswith((".yaml", ".yml")):
         try:
-            return Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"can't read the recipe {name}: {error}") from None
+            with Path(name).open("rb") as file:
+                data = file.read(limits.MOST_RECIPE_BYTES + 1)
+            text = data.decode()
+        except (OSError, UnicodeDecodeError, ValueError) as error:  # also a name with a null character
+            raise InputError(f"can't read the recipe {name}: {limits.reason(error)}") from None
+        if len(data) > limits.MOST_RECIPE_BYTES:
+            raise InputError(f"the recipe {name} has more than {limits.MOST_RECIPE_BYTES} bytes")
+        return text
     if name not in names():
         _refuse_old_name(name)
         raise InputError(
@@ -95,9 +102,31 @@ def _refuse_old_name(name: str) -> None:
 
 def _parse(text: str, what: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
+        tree = yaml.load(text, UniqueKeyLoader)
+    except RecursionError:
+        raise InputError(f"{what} is nested too deeply: at most {limits.MOST_NESTED} levels") from None
+    except Exception as error:  # the constructors of values raise whatever they meet, `!!int x` for example
+        raise InputError(f"{what} is not YAML: {limits.reason(error)}") from None
+    _check_values(tree, what)
+    return tree
+
+
+def _check_values(tree: Any, what: str) -> None:
+    """Refuse what JSON has not, such as dates, and a tree that its aliases make endless."""
+    for count, (keys, value) in enumerate(limits.leaves(tree, what), 1):
+        if count > limits.MOST_VALUES:
+            raise InputError(f"{what} has more than {limits.MOST_VALUES} values")
+        wrong = next((key for key in keys if not isinstance(key, str | int)), None)
+        if wrong is not None:
+            raise InputError(f"{what}: the key {limits.shown(wrong)} is not text")
+        if not all(limits.is_unicode(text) for text in (*keys, value) if isinstance(text, str)):
+            raise InputError(f"{what} has text that is not Unicode (half of a surrogate pair)")
+        if value is not None and not isinstance(value, str | int | float):
+            where = ".".join(map(str, keys))
+            raise InputError(
+                f"{what}: {where} is {limits.shown(value)}, a {type(value).__name__}: "
+                "expected text, a number, true or false; put text in quotes"
+            )
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
@@ -126,7 +155,7 @@ def _explain(error: ValidationError, recipe: type) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if not location:
         return message
-    return f"{'.'.join(location)}: {message[0].lower()}{message[1:]}, got {first['input']!r}"
+    return f"{'.'.join(location)}: {message[:1].lower()}{message[1:]}, got {limits.shown(first['input'])}"
 
 
 def _keys(recipe: type, section: list[str]) -> list[str]:

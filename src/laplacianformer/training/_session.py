@@ -13,6 +13,7 @@ from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import check_folder
+from laplacianformer._util.locks import FolderLock
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as finite
 from laplacianformer.training._processes import in_each, in_first
@@ -31,6 +32,15 @@ class Session:
     output: Path
     resume: bool = False  # continue from the checkpoint in `output`, if there is one
     report: Report = field(default_factory=Silent)
+    lock: FolderLock | None = None  # on `output`, in the first process
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let other runs have the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
     @property
     def weights(self) -> Path:
@@ -39,15 +49,22 @@ class Session:
 
 
 def start(run: Run, output: Path, *, resume: bool = False, report: Report | None = None) -> Session:
-    """Launch the processes of a run that writes to the folder `output`."""
+    """Launch the processes of a run that writes to the folder `output`, alone until the end of a `with` block."""
     fabric = create_engine(run)
     fabric.launch()
-    in_first(fabric, lambda: _check_output(output, resume=resume))
-    if run.precision == "bfloat16" and fabric.device.type == "cpu":
-        in_each(fabric, finite.try_bfloat16_on_cpu)
+    locks: list[FolderLock] = []
+    in_first(fabric, lambda: _reserve(output, locks))
     if report is None or not fabric.is_global_zero:
         report = Silent()
-    return Session(fabric, output, resume, report)
+    session = Session(fabric, output, resume, report, locks[0] if locks else None)
+    try:
+        in_first(fabric, lambda: _check_new(output, resume=resume))
+        if run.precision == "bfloat16" and fabric.device.type == "cpu":
+            in_each(fabric, finite.try_bfloat16_on_cpu)
+    except BaseException:
+        session.__exit__()
+        raise
+    return session
 
 
 def create_engine(run: Run) -> Fabric:
@@ -77,7 +94,11 @@ def create_engine(run: Run) -> Fabric:
         raise InputError(f"can't run on run.accelerator={run.accelerator}, run.devices={devices}: {error}") from None
 
 
-def _check_output(output: Path, *, resume: bool) -> None:
+def _reserve(output: Path, locks: list[FolderLock]) -> None:
+    check_folder(output)
+    locks.append(FolderLock(output))
+
+
+def _check_new(output: Path, *, resume: bool) -> None:
     if checkpoint.exists(output) and not resume:
         raise InputError(f"{output} already holds a run: pass --resume to continue it, or another --output")
-    check_folder(output)

@@ -1,5 +1,6 @@
 """What a weights file says about itself, for people."""
 
+from laplacianformer._util import limits
 from laplacianformer._util.tensor_files import json_entry
 from laplacianformer.weights._file import Weights
 
@@ -33,9 +34,7 @@ def metrics(loaded: Weights) -> dict[str, float]:
     found = json_entry(loaded.path, loaded.metadata, "metrics") if "metrics" in loaded.metadata else {}
     if not isinstance(found, dict):
         return {}
-    return {
-        key: value for key, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    return {key: value for key, value in found.items() if limits.finite(value)}
 
 
 def percent(key: str, value: float) -> str:

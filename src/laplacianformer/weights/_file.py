@@ -17,10 +17,12 @@ from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 from laplacianformer import assets as shipped
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import (
     check_tensors,
     json_entry,
+    read_header,
     read_metadata,
     read_tensors,
     state_dict,
@@ -97,9 +99,11 @@ def checked_metadata(
 def load_weights(path: Path | str) -> Weights:
     """The model of a file of `save_weights`, in float32 and evaluation mode. Nothing is downloaded or executed."""
     path = Path(path)
-    tensors, metadata = read_tensors(path)
-    arguments, classes, model_input = _check(path, metadata, tensors)
+    header, metadata = read_header(path)
+    arguments, classes, model_input = _check(path, metadata, header)
     model = timm.create_model(metadata["architecture"], **arguments)
+    tensors, _ = read_tensors(path)
+    check_tensors(path, metadata["architecture"], model.state_dict(), tensors)  # the settings in them, too
     model.load_state_dict(tensors)
     return Weights(model.eval(), classes, model_input, metadata, path)
 
@@ -146,7 +150,7 @@ def check_task(path: Path, metadata: Mapping[str, str], expected: str) -> None:
     """Refuse weights for another task, and say which commands take them."""
     task, (wanted, _) = metadata.get("task", expected), _TASKS[expected]
     if task not in _TASKS:
-        raise InputError(f"{path} holds weights for {task}: expected a {wanted}")
+        raise InputError(f"{path} holds weights for {limits.one_line(task)}: expected a {wanted}")
     if task != expected:
         found, command = _TASKS[task]
         raise InputError(f"{path} holds a {found}: expected a {wanted}; laplacianformer {command} and eval take it")
@@ -167,10 +171,13 @@ def _check(
             "expected a file written by laplacianformer.weights.save_weights"
         )
     if not timm.is_model(metadata["architecture"]):
-        raise InputError(f"{path} holds a {metadata['architecture']!r}, which this version of the package doesn't know")
+        raise InputError(
+            f"{path} holds a {limits.shown(metadata['architecture'])}, which this version of the package doesn't know"
+        )
     arguments, classes, stated = (json_entry(path, metadata, key) for key in ("model_args", "classes", "input"))
     if not isinstance(arguments, dict) or FORBIDDEN & arguments.keys():
-        raise InputError(f"{path} has model_args that are not allowed: {metadata['model_args']}")
+        raise InputError(f"{path} has model_args that are not allowed: {limits.one_line(metadata['model_args'])}")
+    limits.check_arguments(arguments, f"model_args in the metadata of {path}")
     if expected is None:
         expected = _expected_tensors(path, metadata["architecture"], arguments)
     check_tensors(path, metadata["architecture"], expected, tensors)
@@ -182,13 +189,16 @@ def _expected_tensors(path: Path, architecture: str, arguments: dict[str, Any]) 
     try:
         with torch.device("meta"):
             return timm.create_model(architecture, **arguments).state_dict()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{path} asks for a {architecture} that can't be built with {arguments}: {error}") from None
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
+        raise InputError(
+            f"{path} asks for a {architecture} that can't be built with {limits.shown(arguments)}: "
+            f"{limits.reason(error)}"
+        ) from None
 
 
 def _checked_classes(path: Path, classes: Any, arguments: dict[str, Any]) -> tuple[str, ...]:
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise InputError(f"{path} has classes that are not a list of names: {classes!r}")
+        raise InputError(f"{path} has classes that are not a list of names: {limits.shown(classes)}")
     outputs = arguments.get("num_classes")
     if len(classes) != outputs or len(set(classes)) != outputs:
         raise InputError(f"{path} has {len(set(classes))} distinct class names for a model with {outputs} outputs")
@@ -203,12 +213,14 @@ def _checked_input(path: Path, stated: Any, arguments: dict[str, Any]) -> dict[s
         mean, std = ([float(number) for number in stated[key]] for key in ("mean", "std"))
         interpolation, crop_pct = str(stated["interpolation"]), float(stated["crop_pct"])
         fits = len(size) == 3 and min(size) > 0 and len(mean) == len(std) == size[0] == channels
-        fits = fits and min(std) > 0 and 0 < crop_pct <= 1 and interpolation in _INTERPOLATIONS
-    except (KeyError, TypeError, ValueError):
+        fits = fits and 0 < crop_pct <= 1 and interpolation in _INTERPOLATIONS
+        fits = fits and limits.usable_input(size, mean, std, crop_pct)
+    except (KeyError, TypeError, ValueError, OverflowError):
         fits = False
     if not fits:
         raise InputError(
-            f"{path} has an input that can't be used: {stated}. Expected size (channels, height, width), "
-            f"mean and std for {channels} channels, interpolation, and crop_pct between 0 and 1"
+            f"{path} has an input that can't be used: {limits.shown(stated)}. Expected size (channels, height, width) "
+            f"of at most {limits.MOST_SIDE} pixels, also when divided by crop_pct, mean and std for "
+            f"{limits.shown(channels)} channels, std from {limits.STD_RANGE[0]}, interpolation, crop_pct from 0 to 1"
         )
     return {"size": size, "mean": mean, "std": std, "interpolation": interpolation, "crop_pct": crop_pct}

@@ -136,3 +136,10 @@ def test_the_sum_over_a_long_side_in_parts(monkeypatch):
     monkeypatch.setattr(support, "PROGRAMS", 1)
     for a, b in zip(cut, gradients(kernel, inputs, grad), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-40, 1e40, 1e300])
+def test_scales_beyond_float32(scale):
+    rows = torch.tensor([[0.0], [1.0], [math.inf]])
+    found = ops.laplacian_kernel(rows, rows[:2], scale, backend="triton")
+    assert torch.equal(found, laplacian(rows.double(), rows[:2].double(), scale).float())

@@ -66,6 +66,10 @@ class KernelAttention(LandmarkAttention):
         check.positive(type(self).__name__, scale=scale)
         self.kernel_name, self.scale, self.averaged = kernel, float(scale), averaged
 
+    def numbers(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("scale", "averaged", "iterations")}
+        return {**super().numbers(), "kernel": self.kernel_name, **own}
+
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)

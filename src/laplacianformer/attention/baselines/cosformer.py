@@ -25,6 +25,8 @@ from laplacianformer.ops._token_mask import grid_coordinates, grid_extents
 class CosformerAttention(FeatureMapAttention):
     """proj(A V + DWC(V)) with relu features weighed by the cosine of a distance. See `GridAttention`."""
 
+    mixer = "cosformer"
+
     def features(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         angle = self.angles(q_bhnd, size, mask)
         cos, sin = angle.cos(), angle.sin()

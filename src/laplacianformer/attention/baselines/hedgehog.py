@@ -22,6 +22,8 @@ from laplacianformer.ops._pooling import Size
 class HedgehogAttention(FeatureMapAttention):
     """proj(A V + DWC(V)) with learned, positive features. See `GridAttention` for the arguments."""
 
+    mixer = "hedgehog"
+
     def __init__(self, dim: int, num_heads: int, **shared: Any) -> None:
         super().__init__(dim, num_heads, **shared)
         identity_hdd = torch.eye(self.head_dim).expand(num_heads, -1, -1)

@@ -22,6 +22,8 @@ from laplacianformer.ops._precision import without_autocast
 class InlineAttention(GridAttention):
     """proj(A V + DWC(V)), injective and linear in the tokens. See `GridAttention` for the arguments."""
 
+    mixer = "inline"
+
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         with without_autocast(q_bhnd.device):
             q_bhnd, k_bhnd, v_bhnd = in_float32(q_bhnd, k_bhnd, v_bhnd)

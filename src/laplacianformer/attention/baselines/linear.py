@@ -16,6 +16,8 @@ from laplacianformer.ops._pooling import Size
 class LinearAttention(FeatureMapAttention):
     """proj(A V + DWC(V)) with A = phi(Q) phi(K)' divided by its row sums. See `GridAttention` for the arguments."""
 
+    mixer = "linear"
+
     def features(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return _elu_plus_one(q_bhnd), _elu_plus_one(k_bhnd)
 

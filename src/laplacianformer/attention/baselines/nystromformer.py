@@ -36,10 +36,15 @@ class NystromformerAttention(LandmarkAttention):
         **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
     """
 
+    mixer = "nystromformer"
+
     def __init__(self, dim: int, num_heads: int, *, grid: Grid = "auto", iterations: int = 6, **shared: Any) -> None:
         super().__init__(dim, num_heads, grid=grid, **shared)
         check_count(self, iterations=iterations)
         self.iterations = iterations
+
+    def numbers(self) -> dict[str, Any]:
+        return {**super().numbers(), "iterations": self.iterations}
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         with without_autocast(q_bhnd.device):

@@ -35,6 +35,8 @@ class PerformerAttention(FeatureMapAttention):
         **shared: rope, tied, qkv_bias, proj_drop; see `GridAttention`.
     """
 
+    mixer = "performer"
+
     omega: Tensor  # (heads, f, d)
 
     def __init__(self, dim: int, num_heads: int, *, features: int = 128, seed: int = 0, **shared: Any) -> None:

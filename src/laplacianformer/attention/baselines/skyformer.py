@@ -39,12 +39,17 @@ class SkyformerAttention(KernelAttention):
         eps: added to the diagonal of the kernel among landmarks; 0.1 in the authors' code.
     """
 
+    mixer = "skyformer"
+
     def __init__(
         self, dim: int, num_heads: int, *, grid: Grid = "auto", iterations: int = 10, eps: float = 0.1, **shared: Any
     ) -> None:
         super().__init__(dim, num_heads, grid=grid, iterations=iterations, **shared)
         check.positive(type(self).__name__, eps=eps)
         self.eps = float(eps)
+
+    def numbers(self) -> dict[str, Any]:
+        return {**super().numbers(), "eps": self.eps}
 
     def points(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: TokenMask | None) -> Tensor:
         return torch.cat([self.landmarks(q_bhnd, size, mask), self.landmarks(k_bhnd, size, mask)], dim=-2)

@@ -30,6 +30,8 @@ class SoftAttention(KernelAttention):
         iterations: of Newton's method.
     """
 
+    mixer = "soft"
+
     def __init__(
         self, dim: int, num_heads: int, *, tied: bool = True, grid: Grid = "auto", iterations: int = 20, **shared: Any
     ) -> None:

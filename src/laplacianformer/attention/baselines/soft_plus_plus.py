@@ -22,6 +22,8 @@ from laplacianformer.ops._token_mask import TokenMask
 class SoftPlusPlusAttention(SoftAttention):
     """proj(S V + DWC(V)). See `SoftAttention` for the arguments."""
 
+    mixer = "soft++"
+
     has_exact_form = False
 
     def inverse(self, w_bhmm: Tensor) -> Tensor:

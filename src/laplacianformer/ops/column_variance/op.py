@@ -46,13 +46,13 @@ def _triton() -> _Variance:
 BACKENDS: Backends[_Variance] = Backends("column_variance", cpu=cpu, triton=_triton, reference=reference)
 
 
-@registered("laplacianformer::column_variance")
+@registered("laplacianformer::column_variance", lambda x, backend: reference.forward(x))
 def _variance(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     with without_autocast(x.device):
         return BACKENDS.choose(backend, x).forward(x)
 
 
-@registered("laplacianformer::column_variance_backward")
+@registered("laplacianformer::column_variance_backward", lambda *arguments: reference.backward(*arguments[:-1]))
 def _variance_backward(x: Tensor, mean: Tensor, factor: Tensor, backend: str) -> Tensor:
     with without_autocast(x.device):
         return BACKENDS.choose(backend, x, mean, factor).backward(x, mean, factor)
@@ -80,9 +80,19 @@ def _differentiate(ctx: Any, grad: Tensor, grad_of_mean: Tensor) -> tuple[Tensor
     return _variance_backward(x, mean, grad * (2 / (x.shape[0] * x.shape[2])), ctx.backend), None
 
 
-def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError("column_variance has first derivatives only: its gradient can't be differentiated again")
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, _, factor, _ = inputs
+    ctx.save_for_backward(x, factor)
+
+
+def _differentiate_again(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, None]:
+    """The mean is computed again: what arrives through it is part of the gradient of x."""
+    x, factor = (tensor.to(accumulation_dtype(tensor.dtype)) for tensor in ctx.saved_tensors)
+    with without_autocast(x.device):
+        centred, wide = x - x.mean((0, 2))[:, None], grad.to(x.dtype)
+        dx = (wide - wide.mean((0, 2))[:, None]) * factor[:, None]
+        return dx.to(grad.dtype), None, (centred * wide).sum((0, 2)), None
 
 
 _variance.register_autograd(_differentiate, setup_context=_save)
-_variance_backward.register_autograd(_refuse_second_derivative)
+_variance_backward.register_autograd(_differentiate_again, setup_context=_save_gradient)

@@ -11,7 +11,7 @@ from laplacianformer.ops import _check as check
 from laplacianformer.ops._backend import Backends, Checked, requested
 from laplacianformer.ops._precision import promote, under_autocast, without_autocast
 from laplacianformer.ops._registered import registered
-from laplacianformer.ops.laplacian_kernel import cpu, reference
+from laplacianformer.ops.laplacian_kernel import composition, cpu, reference
 from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
 
@@ -43,7 +43,7 @@ def laplacian_kernel(
     x, y = check.broadcast_batch("laplacian_kernel", x=x, y=y)
     name = requested(backend)
     x, y, cos, sin = take_inside(BACKENDS, x, y, x_rotation, y_rotation, name)
-    return _kernel(x, y, cos, sin, float(scale), name)
+    return kernel(x, y, cos, sin, float(scale), name)
 
 
 class _Kernel(Checked, Protocol):
@@ -63,15 +63,15 @@ def _triton() -> _Kernel:
 BACKENDS: Backends[_Kernel] = Backends("laplacian_kernel", cpu=cpu, triton=_triton, reference=reference)
 
 
-@registered("laplacianformer::laplacian_kernel")
-def _kernel(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str) -> Tensor:
+@registered("laplacianformer::laplacian_kernel", composition.kernel)
+def kernel(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str) -> Tensor:
     rotation = () if cos is None else (cos, sin)
     with without_autocast(x.device):
         return BACKENDS.choose(backend, x, y).forward(x, y, scale, *rotation)
 
 
-@registered("laplacianformer::laplacian_kernel_backward")
-def _kernel_backward(
+@registered("laplacianformer::laplacian_kernel_backward", composition.gradients)
+def kernel_backward(
     grad: Tensor, x: Tensor, y: Tensor, out: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
 ) -> tuple[Tensor, Tensor]:
     rotation = () if cos is None else (cos, sin)
@@ -79,12 +79,12 @@ def _kernel_backward(
         return BACKENDS.choose(backend, grad, x, y, out).backward(grad, x, y, out, scale, *rotation)
 
 
-@_kernel.register_fake
+@kernel.register_fake
 def _(x: Tensor, y: Tensor, *settings: Any) -> Tensor:
     return x.new_empty(*x.shape[:-1], y.shape[-2])
 
 
-@_kernel_backward.register_fake
+@kernel_backward.register_fake
 def _(grad: Tensor, x: Tensor, y: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), y.new_empty(y.shape)
 
@@ -95,16 +95,22 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
-    dx, dy = _kernel_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.backend)
+    dx, dy = kernel_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.backend)
     return dx, dy, None, None, None, None
 
 
-def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError("laplacian_kernel has first derivatives only: its gradient can't be differentiated again")
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.scale, _ = inputs
+    ctx.save_for_backward(*tensors)
 
 
-_kernel.register_autograd(_differentiate, setup_context=_save)
-_kernel_backward.register_autograd(_refuse_second_derivative)
+def _differentiate_again(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    d_grad, d_out = composition.second_derivative(grads, ctx.saved_tensors, ctx.scale)
+    return d_grad, None, None, d_out, None, None, None, None
+
+
+kernel.register_autograd(_differentiate, setup_context=_save)
+kernel_backward.register_autograd(_differentiate_again, setup_context=_save_gradient)
 
 
 @register_flop_formula(torch.ops.laplacianformer.laplacian_kernel)

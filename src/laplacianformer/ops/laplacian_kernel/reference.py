@@ -11,6 +11,8 @@ from laplacianformer.ops._precision import accumulation_dtype
 CPU_TILE_BYTES = 1 << 22
 TILE_BYTES = 1 << 26
 
+_SMALL_SCALE = 2.0**-100
+
 
 def check(*tensors: Tensor) -> str | None:
     return None
@@ -20,6 +22,8 @@ def forward(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """exp(-|x_i - y_j|_1 / scale), (..., N, d), (..., M, d) -> (..., N, M)."""
     dtype = accumulation_dtype(x.dtype)
     distances = torch.cdist(x.to(dtype), y.to(dtype), p=1.0)
+    if dtype == torch.float32 and not _SMALL_SCALE <= scale <= 1 / _SMALL_SCALE:
+        distances = distances.double()  # the scale itself may be 0 or infinite in float32
     return distances.div_(-scale).exp_().to(x.dtype)
 
 

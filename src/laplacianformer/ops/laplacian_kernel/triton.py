@@ -50,8 +50,9 @@ def kernel_matrix(x: Tensor, y: Tensor, out: Tensor, scale: float) -> None:
     block = block_of_rows(n, x.dtype)
     grid = (batch * triton.cdiv(n, block) * triton.cdiv(m, support.TILE),)
     strides = x.stride(0), y.stride(0), *out.stride()[:2]
+    factor = support.factor(scale, x.dtype)
     _forward[grid](
-        x, y, out, *strides, n, m, x.shape[2], -1 / scale, BLOCK_N=block, BLOCK_M=support.TILE, enable_fp_fusion=True
+        x, y, out, *strides, n, m, x.shape[2], factor, BLOCK_N=block, BLOCK_M=support.TILE, enable_fp_fusion=True
     )
 
 

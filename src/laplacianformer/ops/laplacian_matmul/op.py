@@ -11,7 +11,7 @@ from laplacianformer.ops import _check as check
 from laplacianformer.ops._backend import Backends, Checked, requested
 from laplacianformer.ops._precision import promote, under_autocast, without_autocast
 from laplacianformer.ops._registered import registered
-from laplacianformer.ops.laplacian_matmul import cpu, reference
+from laplacianformer.ops.laplacian_matmul import composition, cpu, reference
 from laplacianformer.ops.rotate.inside import Rotation, take_inside
 
 
@@ -71,7 +71,7 @@ def _triton() -> _Matmul:
 BACKENDS: Backends[_Matmul] = Backends("laplacian_matmul", cpu=cpu, triton=_triton, reference=reference)
 
 
-@registered("laplacianformer::laplacian_matmul")
+@registered("laplacianformer::laplacian_matmul", composition.product)
 def _matmul(
     x: Tensor, y: Tensor, values: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str
 ) -> Tensor:
@@ -80,7 +80,7 @@ def _matmul(
         return BACKENDS.choose(backend, x, y, values).forward(x, y, values, scale, *rotation)
 
 
-@registered("laplacianformer::laplacian_matmul_backward")
+@registered("laplacianformer::laplacian_matmul_backward", composition.gradients)
 def _matmul_backward(
     grad: Tensor,
     x: Tensor,
@@ -116,12 +116,17 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None
     return dx, dy, dvalues, None, None, None, None
 
 
-def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError("laplacian_matmul has first derivatives only: its gradient can't be differentiated again")
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.scale, ctx.backend = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_again(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    return *composition.second_derivative(grads, ctx.saved_tensors, ctx.scale, ctx.backend), None, None, None, None
 
 
 _matmul.register_autograd(_differentiate, setup_context=_save)
-_matmul_backward.register_autograd(_refuse_second_derivative)
+_matmul_backward.register_autograd(_differentiate_again, setup_context=_save_gradient)
 
 
 @register_flop_formula(torch.ops.laplacianformer.laplacian_matmul)

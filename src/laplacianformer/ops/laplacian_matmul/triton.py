@@ -58,7 +58,7 @@ def _product(x: Tensor, y: Tensor, values: Tensor, n: int, scale: float) -> Tens
     parts = support.parts(programs, m)
     out = values.new_empty(parts, batch, n, width, dtype=values.dtype if parts == 1 else x.dtype)
     _forward[(programs * parts,)](
-        x, y, values, out, x.stride(0), y.stride(0), n, m, x.shape[2], width, parts, -1 / scale,
+        x, y, values, out, x.stride(0), y.stride(0), n, m, x.shape[2], width, parts, support.factor(scale, x.dtype),
         BLOCK_N=block, BLOCK_M=support.TILE, BLOCK_V=block_v, **threads(block, x.dtype),
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0).to(values.dtype)
@@ -71,8 +71,8 @@ def _weigh(x: Tensor, y: Tensor, grad: Tensor, values: Tensor, by_n: Tensor, by_
     grid = (x.shape[0] * by_n.shape[1] * by_m.shape[1] * (support.PANEL // block) ** 2,)
     _weights[grid](
         x_panels, y_panels, grad, values, by_n, by_m, x_panels.stride(0), y_panels.stride(0), grad.stride(0),
-        values.stride(0), by_n.stride(0), by_m.stride(0), n, m, x_panels.shape[2], grad.shape[-1], -1 / scale,
-        BLOCK=block, BLOCK_V=16, **threads(block, x_panels.dtype),
+        values.stride(0), by_n.stride(0), by_m.stride(0), n, m, x_panels.shape[2], grad.shape[-1],
+        support.factor(scale, x_panels.dtype), BLOCK=block, BLOCK_V=16, **threads(block, x_panels.dtype),
     )  # fmt: skip
 
 

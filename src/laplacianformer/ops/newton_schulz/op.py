@@ -80,13 +80,26 @@ def _triton() -> _Inverse:
 BACKENDS: Backends[_Inverse] = Backends("newton_schulz", cpu=cpu, triton=_triton, reference=reference)
 
 
-@registered("laplacianformer::newton_schulz")
+def _inverse_composition(w: Tensor, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Tensor:
+    if gradient == "implicit":
+        raise NotImplementedError(
+            'newton_schulz with gradient="implicit" has neither forward-mode derivatives nor those of torch.func: '
+            'use torch.autograd.grad, or gradient="exact"'
+        )
+    return reference.forward(w, iterations, eps, start)
+
+
+def _gradient_composition(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str, backend: str) -> Tensor:
+    return reference.backward(grad, w, iterations, eps, start)
+
+
+@registered("laplacianformer::newton_schulz", _inverse_composition)
 def _inverse(w: Tensor, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Tensor:
     with without_autocast(w.device):
         return BACKENDS.choose(backend, w).forward(w, iterations, eps, start)
 
 
-@registered("laplacianformer::newton_schulz_backward")
+@registered("laplacianformer::newton_schulz_backward", _gradient_composition)
 def _inverse_backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str, backend: str) -> Tensor:
     with without_autocast(w.device):
         return BACKENDS.choose(backend, grad, w).backward(grad, w, iterations, eps, start)
@@ -118,12 +131,21 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
     return dw, None, None, None, None, None
 
 
-def _refuse_second_derivative(ctx: Any, *grads: Tensor) -> None:
-    raise RuntimeError("newton_schulz has first derivatives only: its exact gradient can't be differentiated again")
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, w, *ctx.settings = inputs
+    ctx.save_for_backward(grad, w)
+
+
+def _differentiate_again(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    with without_autocast(grad.device):
+        _, pull_back = torch.func.vjp(
+            lambda *tensors: _gradient_composition(*tensors, *ctx.settings), *ctx.saved_tensors
+        )
+        return *pull_back(grad), None, None, None, None
 
 
 _inverse.register_autograd(_differentiate, setup_context=_save)
-_inverse_backward.register_autograd(_refuse_second_derivative)
+_inverse_backward.register_autograd(_differentiate_again, setup_context=_save_gradient)
 
 
 @register_flop_formula(torch.ops.laplacianformer.newton_schulz)

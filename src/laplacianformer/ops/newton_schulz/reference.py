@@ -36,7 +36,7 @@ def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -
     grad_a = torch.zeros_like(a)
     for x in reversed(iterates):
         left, right = x.mT @ grad_x, grad_x @ x.mT
-        grad_a -= left @ x.mT
+        grad_a = grad_a - left @ x.mT  # not in place, which vmap and derivatives of this would not take
         grad_x = 2 * grad_x - right @ a.mT - a.mT @ left
     return (grad_a + first_adjoint(grad_x, a, start)).to(w.dtype).contiguous()
 

@@ -58,7 +58,7 @@ def _triton() -> _Rotation:
 BACKENDS: Backends[_Rotation] = Backends("rotate", cpu=cpu, triton=_triton, reference=reference)
 
 
-@registered("laplacianformer::rotate")
+@registered("laplacianformer::rotate", lambda x, cos, sin, backend: reference.forward(x, cos, sin))
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, backend: str) -> Tensor:
     with without_autocast(x.device):
         return BACKENDS.choose(backend, x, cos, sin).forward(x, cos, sin)

@@ -1,0 +1,101 @@
+"""A lock on a folder: for one process at a time. The system releases it when the process ends, however it ends."""
+
+import logging
+import os
+import socket
+import weakref
+from pathlib import Path
+
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import writing
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+_NAME = ".lock"
+_held = set[int]()  # file descriptors
+
+
+class FolderLock:
+    """Holds a folder, which is made where it is missing, until `release`, or until the process ends.
+
+    Where another process holds it, an InputError says which. Where the file system has no locks, the log says so.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = _locked(folder)
+        _held.add(descriptor)
+        self._release = weakref.finalize(self, _release, descriptor, folder, made, os.getpid())
+
+    def release(self) -> None:
+        """Let others have the folder. Folders that were made and are still empty are removed."""
+        self._release()
+
+
+def _locked(folder: Path) -> int:
+    """The file descriptor of the lock."""
+    path = folder / _NAME
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _lock(descriptor, folder)
+            if _is_at(path, descriptor):  # the process before may have removed it after it was opened here
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode())
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        if fcntl is None:
+            raise OSError("this system has no flock")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 1000).decode(errors="replace") or "unknown"
+        raise InputError(
+            f"another run writes to {folder}: process {owner}; wait for its end, or give another --output"
+        ) from None
+    except OSError as error:
+        logger.warning("can't tell whether another run writes to %s, it has no locks: %s", folder, error)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _release(descriptor: int, folder: Path, made: list[Path], owner: int) -> None:
+    if os.getpid() != owner:  # a copy in a child process
+        return
+    _held.discard(descriptor)
+    try:
+        (folder / _NAME).unlink(missing_ok=True)
+        for path in made:
+            path.rmdir()
+    except OSError:  # it is not empty, as after every run that began; or it is gone
+        pass
+    os.close(descriptor)
+
+
+def _close_copies() -> None:
+    """In a child process: its copy of the descriptor would keep the lock when the parent is killed."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_copies)

@@ -1,0 +1,129 @@
+"""Folders and tar files with one folder per class. The class is the first level; deeper levels are only places."""
+
+import logging
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm.data
+from PIL import Image
+from timm.data.readers.img_extensions import get_img_extensions
+from timm.utils.misc import natural_key
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.data import _images as images
+from laplacianformer.data._indexed import Images, ReaderImages
+from laplacianformer.data._walk import list_files
+
+logger = logging.getLogger(__name__)
+
+_MOST_NAMED = 20  # classes whose numbers of images the log names
+
+
+class FolderImages:
+    """Image files by index, with the number of the class of each."""
+
+    def __init__(self, root: str, files: Sequence[str], targets: Sequence[int], classes: Sequence[str]) -> None:
+        self.root, self.files, self.targets, self.classes = root, files, targets, tuple(classes)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, index: int) -> tuple[Image.Image, int]:
+        return images.read(Path(self.files[index])), self.targets[index]
+
+    def name(self, index: int) -> str:
+        return self.files[index]
+
+
+def open_folder(path: Path, *, like_torchvision: bool = False) -> Images:
+    """The images of path/CLASS/image, at any depth below CLASS; or of a tar with such a folder inside.
+
+    like_torchvision: with the suffixes and in the order of torchvision's ImageFolder, which itself never ends where
+    links lead to the folders around them; otherwise with those of timm.
+    """
+    return _open_folder(path, like_torchvision=like_torchvision) if path.is_dir() else _open_tar(path)
+
+
+def _open_folder(path: Path, *, like_torchvision: bool) -> Images:
+    suffixes: Collection[str] = IMG_EXTENSIONS if like_torchvision else get_img_extensions(as_set=True)
+    listing = list_files(path, suffixes, hidden=True)
+    if listing.unreadable:
+        folder, reason = min(listing.unreadable)
+        raise InputError(f"can't list the folder {folder}: {reason}")
+    listing.warn(path)
+    if not listing.files:
+        raise InputError(f"found no images in {path} (looked for {', '.join(sorted(suffixes))})")
+    files = sorted(listing.files, key=os.path.split if like_torchvision else natural_key)
+    inside = [os.path.dirname(os.path.relpath(file, path)) for file in files]
+    targets, classes = _classes(path, files, inside, key=str if like_torchvision else natural_key)
+    if like_torchvision:  # class by class, also where another character comes before the / of a subfolder
+        order = sorted(range(len(files)), key=targets.__getitem__)
+        files, targets = [files[index] for index in order], [targets[index] for index in order]
+    _check_used(path, classes)
+    return FolderImages(str(path), files, targets, classes)
+
+
+def _open_tar(path: Path) -> Images:
+    try:
+        reader: Any = timm.data.create_dataset("", str(path), search_split=False).reader
+    except (RuntimeError, ValueError, AssertionError, tarfile.TarError) as error:
+        raise InputError(f"can't read {path}: {' '.join(str(error).split())}") from None
+    # timm takes the innermost folder for the class.
+    inside = [_folder_in_tar(*sample) for sample in reader.samples]
+    names = [sample[0].name for sample in reader.samples]
+    targets, classes = _classes(path, names, _without_shared(inside))
+    reader.targets = np.array(targets)
+    return ReaderImages(reader, classes)
+
+
+def _folder_in_tar(image: tarfile.TarInfo, _: str | None, inner: tarfile.TarInfo | None) -> str:
+    """The folder of an image; a tar inside the tar counts as a folder."""
+    outer = os.path.splitext(os.path.basename(inner.name))[0] if inner is not None else ""
+    folder = os.path.normpath(os.path.join(outer, os.path.dirname(image.path)))
+    return "" if folder == "." else folder
+
+
+def _without_shared(folders: list[str]) -> list[str]:
+    """Without the outer folders that all images of a tar are in: train/ in train/CLASS/image."""
+    parts = [folder.split("/") for folder in folders]
+    shortest = min(len(each) for each in parts)
+    shared = 0
+    while shared < shortest - 1 and len({each[shared] for each in parts}) == 1:
+        shared += 1
+    return ["/".join(each[shared:]) for each in parts]
+
+
+def _classes(
+    path: Path, names: Sequence[str], inside: Sequence[str], key: Callable[[str], Any] = natural_key
+) -> tuple[list[int], list[str]]:
+    """Numbers and names of the classes, by the folder in which each image is."""
+    first = [folder.split(os.sep, 1)[0] for folder in inside]
+    if "" in first:
+        stray = names[first.index("")]
+        raise InputError(f"{stray} lies outside the class folders: expected {path}/CLASS/image")
+    classes = sorted(set(first), key=key)
+    numbers = {name: number for number, name in enumerate(classes)}
+    deeper = sum(os.sep in folder for folder in inside)
+    if deeper:
+        counts = Counter(first)
+        said = ", ".join(f"{name} {counts[name]}" for name in classes[:_MOST_NAMED])
+        more = f" and {len(classes) - _MOST_NAMED} more classes" if len(classes) > _MOST_NAMED else ""
+        logger.warning(
+            "%s: %d images are in subfolders of the class folders and count for the class: %s%s",
+            *(path, deeper, said, more),
+        )
+    return [numbers[name] for name in first], classes
+
+
+def _check_used(path: Path, classes: Sequence[str]) -> None:
+    """Raise if a folder has no images of its own. A link to a folder around it is no class, and was left out."""
+    for entry in sorted(path.iterdir()):
+        around = entry.is_symlink() and path.resolve().is_relative_to(entry.resolve())
+        if entry.is_dir() and not around and entry.name not in classes:
+            raise InputError(f"{entry} has no images of its own: every class needs at least one")

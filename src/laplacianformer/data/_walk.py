@@ -1,0 +1,132 @@
+"""The files below a folder: each real file once, whatever symbolic links there are, and what was left out."""
+
+import glob
+import logging
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Listing:
+    """What is below a folder. Only `files` are read: opening a named pipe would wait forever."""
+
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)  # itself and those below it
+    unreadable: list[tuple[str, str]] = field(default_factory=list)  # folders, and why
+    linked: list[str] = field(default_factory=list)  # links to what is listed anyway, or to a folder around the link
+    special: list[str] = field(default_factory=list)  # named pipes, devices and sockets
+
+    def warn(self, folder: Path | str) -> None:
+        """Say in the log, in one line each, what was left out."""
+        warn_left_out(folder, self.linked, "symbolic links to files or folders that are listed anyway")
+        warn_left_out(folder, self.special, "named pipes, devices or sockets")
+
+
+def warn_left_out(where: Path | str, paths: Sequence[str], what: str) -> None:
+    """One line in the log that counts these paths, if there are any."""
+    if paths:
+        logger.warning("%s: left out %d %s (the first: %s)", where, len(paths), what, paths[0])
+
+
+def list_files(folder: Path | str, suffixes: Collection[str], *, hidden: bool) -> Listing:
+    """The files with one of these suffixes (in lower case) in a folder and its subfolders, in no order.
+
+    Links are followed after everything that is not a link, so that a file is listed under its own name where it has one
+    in the folder. hidden: also files and folders whose name begins with a dot.
+    """
+    return _Walk(frozenset(suffixes), hidden=hidden).below(str(folder))
+
+
+def matching(pattern: str) -> list[str]:
+    """The names that match a pattern, in which ** stands for any folders; glob itself follows links in circles."""
+    parts = pattern.split(os.sep)
+    if "**" not in parts:
+        return glob.glob(pattern)
+    head, tail = os.sep.join(parts[: parts.index("**")]), parts[parts.index("**") + 1 :]
+    found: list[str] = []
+    for start in glob.glob(f"{head}{os.sep}") if head or pattern.startswith(os.sep) else [os.curdir]:
+        for folder in list_files(start, (), hidden=False).folders:
+            inside = glob.escape(folder.removeprefix(f"{os.curdir}{os.sep}"))
+            if tail:
+                found += matching(os.path.join(inside, *tail))
+            else:
+                found += [name for name in glob.glob(os.path.join(inside, "*")) if not os.path.isdir(name)]
+    return found
+
+
+class _Walk:
+    """One listing while it is made. A path comes with its real path, in which no part is a link."""
+
+    def __init__(self, suffixes: frozenset[str], *, hidden: bool) -> None:
+        self.suffixes, self.hidden = suffixes, hidden
+        self.listing = Listing()
+        self.folders, self.files = set[str](), set[str]()  # real paths of what was seen
+        self.links: list[tuple[str, str]] = []  # path of a link, and the real path of the folder that it is in
+
+    def below(self, folder: str) -> Listing:
+        self._add_folder(folder, os.path.realpath(folder))
+        while self.links:
+            found, self.links = sorted(self.links), []
+            for link, inside in found:
+                self._follow(link, inside)
+        return self.listing
+
+    def _add_folder(self, folder: str, real: str) -> None:
+        stack = [(folder, real)]
+        while stack:
+            path, real = stack.pop()
+            if real in self.folders:  # a link has led here before
+                continue
+            self.folders.add(real)
+            self.listing.folders.append(path)
+            try:
+                with os.scandir(path) as entries:
+                    stack += self._subfolders(entries, real)
+            except OSError as error:
+                self.listing.unreadable.append((path, error.strerror or str(error)))
+
+    def _subfolders(self, entries: "os._ScandirIterator[str]", real: str) -> list[tuple[str, str]]:
+        """Add the files of a folder, and return its folders."""
+        folders = []
+        for entry in entries:
+            if entry.name.startswith(".") and not self.hidden:
+                continue
+            if entry.is_symlink():
+                self.links.append((entry.path, real))
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append((entry.path, os.path.join(real, entry.name)))
+            elif self._wanted(entry.path):
+                if entry.is_file(follow_symlinks=False):
+                    self._add_file(entry.path, os.path.join(real, entry.name))
+                else:
+                    self.listing.special.append(entry.path)
+        return folders
+
+    def _follow(self, link: str, inside: str) -> None:
+        real = os.path.realpath(link)
+        if os.path.isdir(link):
+            around = os.path.commonpath([real, inside]) == real
+            if around or real in self.folders:
+                self.listing.linked.append(link)
+            else:
+                self._add_folder(link, real)
+        elif not self._wanted(link):
+            return
+        elif os.path.isfile(link) or not os.path.exists(link):  # one that leads nowhere is an image that can't be read
+            self._add_file(link, real)
+        else:
+            self.listing.special.append(link)
+
+    def _wanted(self, path: str) -> bool:
+        return os.path.splitext(path)[1].lower() in self.suffixes
+
+    def _add_file(self, path: str, real: str) -> None:
+        if real in self.files:
+            self.listing.linked.append(path)
+        else:
+            self.files.add(real)
+            self.listing.files.append(path)

@@ -1,0 +1,87 @@
+"""One run per folder: a second is refused with the process of the first, and a killed one blocks nobody."""
+
+import errno
+import fcntl
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.locks import FolderLock
+from laplacianformer.classification import _task as classification
+
+from . import helpers
+
+# Holds the folder, has a child that was forked meanwhile, and waits.
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from laplacianformer._util.locks import FolderLock
+
+lock = FolderLock(Path(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    time.sleep(300)
+print(os.getpid(), child, flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_second_run_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:
+    recipe = helpers.tiny(tmp_path, optimise={"epochs": 2})
+    with helpers.python(["-c", HOLD, str(tmp_path / "run")]) as process:
+        assert process.stdout is not None
+        pid, _ = process.stdout.readline().split()
+        for resume in (False, True):
+            with pytest.raises(InputError, match=f"another run writes to .*run: process {pid} on ") as error:
+                classification.train(recipe, tmp_path / "run", resume=resume)
+            assert "\n" not in str(error.value)
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_killed_run_leaves_the_folder_free_although_its_children_live(tmp_path: Path) -> None:
+    with helpers.python(["-c", HOLD, str(tmp_path / "run")]) as process:
+        assert process.stdout is not None
+        pid, child = map(int, process.stdout.readline().split())
+        os.kill(pid, signal.SIGKILL)
+        process.wait()
+        os.kill(child, 0)  # it is there
+        FolderLock(tmp_path / "run").release()
+        assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_the_lock_ends_with_the_run_whatever_ends_it(tmp_path: Path) -> None:
+    broken = helpers.tiny(tmp_path, optimise={"batch_size": 5})
+    with pytest.raises(InputError, match="mixup needs an even batch size") as error:
+        classification.train(broken, tmp_path / "some" / "run")
+    assert not (tmp_path / "some").exists(), "nothing was written"
+    recipe = helpers.tiny(tmp_path, optimise={"epochs": 2})
+    classification.train(recipe, tmp_path / "some" / "run")
+    with pytest.raises(InputError, match="already holds a run"):
+        classification.train(recipe, tmp_path / "some" / "run")
+    classification.train(recipe, tmp_path / "some" / "run", resume=True)
+    assert not (tmp_path / "some" / "run" / ".lock").exists()
+    assert error.traceback, "which keeps everything alive that the first call had"
+
+
+def test_two_locks_of_one_process_exclude_each_other(tmp_path: Path) -> None:
+    first = FolderLock(tmp_path)
+    with pytest.raises(InputError, match=f"process {os.getpid()} on "):
+        FolderLock(tmp_path)
+    first.release()
+    first.release()
+    FolderLock(tmp_path).release()
+
+
+def test_a_file_system_without_locks_is_named_and_the_run_goes_on(tmp_path: Path, monkeypatch, caplog) -> None:
+    def unsupported(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    FolderLock(tmp_path / "run").release()
+    (line,) = caplog.messages
+    assert line.startswith(f"can't tell whether another run writes to {tmp_path / 'run'}, it has no locks: ")
