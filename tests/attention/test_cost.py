@@ -70,7 +70,8 @@ def costs(
             if backward:
                 out.sum().backward()
 
-        step()  # makes the tables of this size, which are kept
+        if measure is not flops:  # counting makes tables anew each time
+            step()  # makes the tables of this size, which are kept
         found.append(measure(step))
     return found
 

@@ -10,6 +10,7 @@ import pytest
 from laplacianformer import cli, save_weights
 from tests.docs.helpers import Block, arguments_of, blocks, lines
 from tests.helpers import INPUT, picture, small_model
+from tests.sequences.helpers import text_folder
 from tests.training.helpers import image_folder, write_recipe
 
 # What begins with these words is not run, and why.
@@ -33,6 +34,7 @@ NOT_RUN = {
     "laplacianformer reproduce lambda": "trains; tests/experiments/test_trainings.py runs every experiment that does",
     "laplacianformer reproduce attention": "trains for an hour",
     "laplacianformer reproduce defaults": "trains for hours",
+    "laplacianformer reproduce long-range": "trains for hours; tests/experiments runs its quick form",
     'import json import torch model = torch._inductor.aoti_load_package("model.pt2")': "needs the file of --format pt2",
     "import torch from laplacianformer import assets": "writes the weights inside the package",
 }
@@ -46,6 +48,7 @@ QUICKER = {
     "train --recipe digits": SMALL_TRAINING,
     "train --recipe cifar10": SMALL_TRAINING,
     "train --recipe mine.yaml": SMALL_TRAINING,
+    "train --recipe lra-": (*SMALL_TRAINING, "data.length=200", "data.shortest=50", "encoder.landmarks=8"),
     "train --recipe shapes-maskrcnn": (
         *("data.shapes_train=4", "data.shapes_val=2", "data.shapes_size=48", "data.short_side=[48]"),
         *("data.long_side=64", "optimise.epochs=1", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),
@@ -72,6 +75,8 @@ def fill(folder: Path) -> None:
     for number, path in enumerate(["photo.png", "images/1.png", "images/2.jpg", "holiday/3.png", "scans/a/b/4.tif"]):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         picture(number, (40, 32)).save(folder / path)
+    text_folder(folder / "imdb")
+    (folder / "review.txt").write_text("Not my film.")
     for path in ("model.safetensors", "runs/digits/model.safetensors"):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         save_weights(folder / path, small_model(2), classes=("class0", "class1"), metadata={"input": json.dumps(INPUT)})

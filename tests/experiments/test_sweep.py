@@ -140,12 +140,3 @@ def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -
     lock = os.open(started.parent, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free: the training has ended too
     os.close(lock)
-
-
-@pytest.mark.slow
-def test_a_real_training(tmp_path) -> None:
-    pytest.importorskip("lightning")
-    overrides = ("optimise.epochs=1", "optimise.warmup_epochs=0", "optimise.batch_size=700", "run.tensorboard=false")
-    (row,) = sweep([run_of(0, *overrides)], tmp_path / "results", tmp_path / "work")
-    assert 0 < float(row["validation_accuracy"]) < 1
-    assert float(row["validation_loss"]) > 0

@@ -64,13 +64,14 @@ def assert_close(actual: Tensor, expected: Tensor, magnitude: float | None = Non
 def assert_matches(
     function: Callable[..., Tensor], oracle: Callable[..., Tensor], inputs: Sequence[Tensor], terms: int = 1
 ) -> None:
-    """Values and gradients of a function of `inputs` against those of the oracle in float64.
+    """Values and gradients of a function of `inputs`, all of one dtype, against those of the oracle in float64.
 
     `terms`: how many numbers of random sign are added: they cancel to sqrt(terms) of what they add up to in
     magnitude, and their rounding errors need not.
     """
     exact = in_float64(inputs)
     out, expected = function(*inputs), oracle(*exact)
+    assert out.dtype == inputs[0].dtype
     grad = torch.randn(expected.shape, dtype=torch.float64).to(out.dtype)
     ours = out, *torch.autograd.grad(out, inputs, grad)
     theirs = expected, *torch.autograd.grad(expected, exact, grad.double())
