@@ -21,7 +21,7 @@ from laplacianformer.data import _images as images
 from laplacianformer.detection import load_recipe as load_detection_recipe
 from laplacianformer.detection._weights import load_detector, save_detector
 from laplacianformer.training import _recipes as recipes
-from laplacianformer.weights import _description
+from laplacianformer.weights import _description, load_weights
 from tests.detection import helpers as detection
 from tests.fuzz import nasty
 from tests.fuzz.outcome import ClearError, SilentlyWrong
@@ -51,9 +51,7 @@ def _encoded(form: str) -> bytes:
 
 def weights_file(rng: random.Random, samples: Samples) -> Case:
     """A weights file with other metadata, another header, or damaged bytes."""
-    name, load = rng.choice(
-        [("classifier.safetensors", weights.load_weights)] * 3 + [("detector.safetensors", load_detector)]
-    )
+    name, load = rng.choice([("classifier.safetensors", load_weights)] * 3 + [("detector.safetensors", load_detector)])
     data = (samples.folder / name).read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header, tensors = json.loads(data[8 : 8 + length]), data[8 + length :]
@@ -78,7 +76,7 @@ def weights_file(rng: random.Random, samples: Samples) -> Case:
         try:
             with torch.inference_mode(), expecting(InputError):
                 loaded: Any = load(path)
-                if load is weights.load_weights:
+                if load is load_weights:
                     _description.describe(loaded).encode()
                     _description.origin(loaded)
                     side = min(64, *loaded.input["size"][1:])

@@ -85,8 +85,8 @@ def _read(name: str) -> str:
         raise InputError(
             f"no recipe {name!r}{_nearest(name, names())}: give a .yaml file or one of {', '.join(names())}"
         )
-    text: str = (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
-    return text
+    built_in: str = (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    return built_in
 
 
 def _refuse_old_name(name: str) -> None:
