@@ -85,6 +85,41 @@ def test_masks_of_zeros_and_minus_infinity_are_those_of_bool() -> None:
         layer(x, x, x, added.clamp(min=-1.0))
 
 
+@pytest.mark.parametrize("shape", [(70, 2), (140,), (1, 140), (2, 69)], ids=str)
+def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    """One of (N, B) has the right number of elements, and would hide other tokens than those that were meant."""
+    layer, x = LaplacianSelfAttention(DIM, HEADS, batch_first=True), torch.randn(2, 70, DIM)
+    with pytest.raises(ValueError, match=r"key_padding_mask must be \(B, N\) of \(2, 70\) tokens, got "):
+        layer(x, x, x, torch.zeros(shape, dtype=torch.bool))
+
+
+def test_one_sequence_has_a_mask_without_a_batch() -> None:
+    layer, x = LaplacianSelfAttention(DIM, HEADS).eval(), torch.randn(70, DIM)
+    padding = torch.arange(70) >= 50
+    whole = x[:, None]
+    batched, _ = layer(whole, whole, whole, padding[None])
+    torch.testing.assert_close(layer(x, x, x, padding)[0], batched[:, 0])
+    with pytest.raises(ValueError, match=r"key_padding_mask must be \(N,\) of 70 tokens, got \(1, 70\)"):
+        layer(x, x, x, padding[None])
+
+
+def test_an_encoder_with_padding_compiles_to_one_graph() -> None:
+    torch._dynamo.reset()
+    model, x = replace_attention(encoder(), grid=8).eval(), torch.randn(2, 30, DIM)
+    padding = torch.arange(30) >= torch.tensor([30, 11])[:, None]
+    expected = model(x, src_key_padding_mask=padding)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, src_key_padding_mask=padding), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_with_two_names_is_replaced_under_both() -> None:
+    model = nn.ModuleDict({"first": nn.MultiheadAttention(DIM, HEADS)})
+    model["second"] = model["first"]
+    replace_attention(model)
+    assert isinstance(model["first"], LaplacianSelfAttention)
+    assert model["second"] is model["first"]
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [

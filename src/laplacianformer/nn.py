@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.attention import LaplacianAttention
+from laplacianformer.ops._tracing import is_traced
 
 __all__ = ["LaplacianSelfAttention", "replace_attention"]
 
@@ -53,7 +54,13 @@ class LaplacianSelfAttention(nn.Module):
             )
         x = query if self.batch_first or query.ndim == 2 else query.transpose(0, 1)
         x = x[None] if query.ndim == 2 else x
-        mask = None if key_padding_mask is None else _counted(key_padding_mask).reshape(x.shape[:2])
+        mask = None
+        if key_padding_mask is not None:
+            mask = _counted(key_padding_mask)
+            if mask.shape != (x.shape[:2] if query.ndim == 3 else x.shape[1:2]):
+                what = f"(B, N) of {tuple(x.shape[:2])}" if query.ndim == 3 else f"(N,) of {x.shape[1]}"
+                raise ValueError(f"key_padding_mask must be {what} tokens, got {tuple(mask.shape)}")
+            mask = mask.reshape(x.shape[:2])
         out = self.attention(x, (x.shape[1] - self.attention.prefix,), mask)
         if query.ndim == 2:
             return out[0], None
@@ -70,18 +77,22 @@ def replace_attention(model: nn.Module, **options: Any) -> nn.Module:
         model: changed in place. Any module with self-attention, such as `nn.TransformerEncoder`.
         **options: of `LaplacianAttention`, for example grid=128 for 128 landmarks.
     """
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)]
+    modules = model.named_modules(remove_duplicate=False)  # a layer may have several names
+    found = [(name, module) for name, module in modules if isinstance(module, nn.MultiheadAttention)]
     if not found:
         raise ValueError(f"{type(model).__name__} has no nn.MultiheadAttention")
     for name, module in model.named_modules():
         if isinstance(module, (nn.TransformerDecoderLayer, nn.Transformer)):
             what = name or type(module).__name__
             raise ValueError(f"{what} is a decoder, with causal and cross attention: only encoders can change")
-    made = {name: _like(name, module, options) for name, module in found}  # all of them before anything changes
-    if "" in made:
-        return made[""]
-    for name, module in made.items():
-        model.set_submodule(name, module)
+    made: dict[nn.Module, LaplacianSelfAttention] = {}
+    for name, module in found:  # all of them before anything changes
+        if module not in made:
+            made[module] = _like(name, module, options)
+    for name, module in found:
+        if not name:
+            return made[module]
+        model.set_submodule(name, made[module])
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):  # its nested tensors are for its own attention
             module.enable_nested_tensor = module.use_nested_tensor = False
@@ -92,7 +103,8 @@ def _counted(padding: Tensor) -> Tensor:
     """The mask of tokens that count from one of padding: bool, or 0 and -inf as `nn.TransformerEncoderLayer` has it."""
     if padding.dtype == torch.bool:
         return ~padding
-    if not ((padding == 0) | (padding == -torch.inf)).all():
+    # A graph can't raise: there, a key with a weight is padding.
+    if not is_traced() and not ((padding == 0) | (padding == -torch.inf)).all():
         raise ValueError("key_padding_mask must be bool, or a tensor of 0 and -inf: keys can't have weights here")
     return padding == 0
 

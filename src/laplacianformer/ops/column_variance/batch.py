@@ -14,28 +14,47 @@ def batch_variance(
 ) -> Tensor:
     """`column_variance` over the rows that count, and for `synced` over those of all processes, (heads, m).
 
-    Without a mask, all processes must have equally many rows. A landmark that no item has gets 0.
+    Processes may have different numbers of rows, some of them with a mask and others without one, but all have the same
+    columns. A landmark that no item has gets 0.
     """
     synced = synced and distributed.is_available() and distributed.is_initialized()
-    if mask is not None:
-        return _masked_variance(x_bhnm, mask, synced)
-    if not synced:
+    if mask is None and not synced:
         return column_variance(x_bhnm, backend=backend)
-    mean_hm = _SumOfAll.apply(x_bhnm.mean((0, 2))) / distributed.get_world_size()
-    return _SumOfAll.apply((x_bhnm - mean_hm[:, None]).square().mean((0, 2))) / distributed.get_world_size()
-
-
-def _masked_variance(x_bhnm: Tensor, mask: TokenMask, synced: bool) -> Tensor:
-    there = mask.mask_bn[:, None, :, None] & mask.landmarks_bm[:, None, None, :]
+    rows = _rows_that_count(x_bhnm, mask)
+    weights = _weights_of_this_process(rows) if synced else None
 
     def mean(terms: Tensor) -> Tensor:
-        sums, counts = terms.sum((0, 2)), there.sum((0, 2)).to(x_bhnm.dtype)
-        if synced:
-            sums, counts = _SumOfAll.apply(sums), _SumOfAll.apply(counts)
-        return sums / counts.clamp(min=1)
+        here = terms.mean((0, 2)) if mask is None else terms.sum((0, 2)) / rows.clamp(min=1)
+        if weights is None:
+            return here
+        own, all_of_them = weights
+        return _SumOfAll.apply(here * own) / all_of_them
 
-    mean_hm = mean(torch.where(there, x_bhnm, 0))
-    return mean(torch.where(there, x_bhnm - mean_hm[:, None], 0).square())
+    def counted(terms: Tensor) -> Tensor:
+        if mask is None:
+            return terms
+        return torch.where(mask.mask_bn[:, None, :, None] & mask.landmarks_bm[:, None, None, :], terms, 0)
+
+    mean_hm = mean(counted(x_bhnm))
+    return mean(counted(x_bhnm - mean_hm[:, None]).square())
+
+
+def _rows_that_count(x_bhnm: Tensor, mask: TokenMask | None) -> Tensor:
+    """Of each column, (m,)."""
+    if mask is None:
+        return x_bhnm.new_full(x_bhnm.shape[-1:], x_bhnm.shape[0] * x_bhnm.shape[2])
+    return (mask.mask_bn.sum(1, keepdim=True) * mask.landmarks_bm).sum(0).to(x_bhnm.dtype)
+
+
+def _weights_of_this_process(rows_m: Tensor) -> tuple[Tensor, Tensor]:
+    """By which the mean of each column enters that of all processes, and their sums.
+
+    They are 1 where all have equally many rows. The same calls with and without a mask: processes wait for each other.
+    """
+    most = rows_m.clone()
+    distributed.all_reduce(most, distributed.ReduceOp.MAX)
+    own = rows_m / most.clamp(min=1)
+    return own, _SumOfAll.apply(own).clamp(min=1)
 
 
 class _SumOfAll(torch.autograd.Function):
