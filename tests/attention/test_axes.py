@@ -141,8 +141,13 @@ def test_exported_for_any_length_and_mask() -> None:
     [
         ({"axes": 4}, ValueError, "axes must be 1, 2 or 3, got 4"),
         ({"axes": 0}, ValueError, "axes must be 1, 2 or 3, got 0"),
-        ({"prefix": -1}, ValueError, "prefix must be at least 1, got -1"),
-        ({"prefix": 1.5}, TypeError, "prefix must be an integer, got float"),
+        ({"axes": True}, ValueError, "axes must be 1, 2 or 3, got True"),
+        ({"axes": 2.0}, ValueError, "axes must be 1, 2 or 3, got 2.0"),
+        ({"axes": [1]}, ValueError, r"axes must be 1, 2 or 3, got \[1\]"),
+        ({"prefix": -1}, ValueError, "prefix must be an integer of at least 0, got -1"),
+        ({"prefix": 1.5}, ValueError, "prefix must be an integer of at least 0, got 1.5"),
+        ({"prefix": False}, ValueError, "prefix must be an integer of at least 0, got False"),
+        ({"grid": torch.ones(2)}, TypeError, "grid must be an integer, got Tensor"),
         ({"grid": (7,)}, ValueError, r"grid must be a number, or one for each of 2 axes, got \(7,\)"),
         ({"grid": "fine"}, ValueError, "grid must be a number, or one for each of 2 axes, got 'fine'"),
         ({"axes": 3, "dim": 8}, ValueError, "divisible by 2 and of at least 6, got 4: pass rope=False"),
@@ -158,6 +163,9 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     layer = LaplacianAttention(DIM, HEADS, prefix=2)
     with pytest.raises(ValueError, match=r"size \(3, 4\) does not hold 10 tokens after 2 leading ones"):
         layer(torch.randn(1, 12, DIM), (3, 4))
+    for size in (3, (3.0, 4.0), None, "ab"):
+        with pytest.raises(TypeError, match="size must be 2 integers, the lengths of the grid"):
+            layer(torch.randn(1, 14, DIM), size)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"size \(12,\) has 1 axes, this layer has axes=2"):
         layer(torch.randn(1, 14, DIM), (12,))
     with pytest.raises(ValueError, match=r"size \(1, 1\) does not hold -1 tokens"):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.detection import mask_rcnn, retinanet
+from laplacianformer.detection._backbone import padding_mask
 
 SIZES = [(60, 90), (75, 50), (64, 64)]
 
@@ -25,8 +26,7 @@ def detector(kind: str) -> nn.Module:
 
 def features(model: nn.Module, images: list[Tensor]) -> tuple[list[tuple[int, int]], list[Tensor]]:
     padded, _ = model.transform(images)
-    mask = model.backbone.padding[0].mask(padded.tensors)
-    return padded.image_sizes, list(model.backbone.maps(padded.tensors, mask).values())
+    return padded.image_sizes, list(model.backbone.maps(padded.tensors, padding_mask(padded.tensors)).values())
 
 
 @pytest.mark.parametrize("kind", ["mask_rcnn", "retinanet"])
@@ -45,7 +45,7 @@ def test_an_image_has_the_same_features_alone_and_in_a_batch(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mask_rcnn", "retinanet"])
 def test_the_whole_detector_sees_the_mask(kind: str) -> None:
-    """Also a copy of it, whose backbone must look at its own sizes."""
+    """Also a copy of it."""
     model = detector(kind)
     seen: list[Tensor | None] = []
     for one in (model, copy.deepcopy(model)):
@@ -56,10 +56,12 @@ def test_the_whole_detector_sees_the_mask(kind: str) -> None:
             one(pictures())
     assert all(mask is not None for mask in seen)
     assert torch.equal(seen[0], seen[1])
-    assert [int(mask.sum()) for mask in seen[0]] == [height * width for height, width in model.transform.sizes]
+    sizes = model.transform(pictures())[0].image_sizes
+    assert [int(mask.sum()) for mask in seen[0]] == [height * width for height, width in sizes]
 
 
 def test_images_that_fill_the_batch_need_no_mask() -> None:
     model = detector("retinanet")
     padded, _ = model.transform([torch.rand(3, 96, 96), torch.rand(3, 96, 96)])
-    assert model.backbone.padding[0].mask(padded.tensors) is None
+    assert padding_mask(padded.tensors) is None
+    assert padding_mask(torch.rand(2, 3, 96, 96)) is None

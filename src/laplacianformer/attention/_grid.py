@@ -4,6 +4,7 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width, c channel
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,10 +55,10 @@ class GridAttention(SettingsInState):
         super().__init__()
         if dim < 1 or num_heads < 1 or dim % num_heads:
             raise ValueError(f"dim must be a positive multiple of num_heads, got dim={dim}, num_heads={num_heads}")
-        if axes not in CONVOLUTIONS:
+        if type(axes) is not int or axes not in CONVOLUTIONS:
             raise ValueError(f"{type(self).__name__}: axes must be 1, 2 or 3, got {axes!r}")
-        if prefix:
-            check_count(self, prefix=prefix)
+        if type(prefix) is not int or prefix < 0:
+            raise ValueError(f"{type(self).__name__}: prefix must be an integer of at least 0, got {prefix!r}")
         self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
         self.axes, self.prefix = axes, prefix
         multiple = 4 if axes == 2 else 2
@@ -107,6 +108,8 @@ class GridAttention(SettingsInState):
         """Queries, keys and values, (B, heads, N, d) each: views of one projection."""
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise ValueError(f"expected tokens of shape (B, N, {self.dim}), got {tuple(x.shape)}")
+        if not isinstance(size, Sequence) or not all(isinstance(length, int | torch.SymInt) for length in size):
+            raise TypeError(f"size must be {self.axes} integers, the lengths of the grid, got {size!r}")
         if len(size) != self.axes:
             raise ValueError(f"size {tuple(size)} has {len(size)} axes, this layer has axes={self.axes}")
         if min(size) < 1 or x.shape[1] != self.prefix + math.prod(size):

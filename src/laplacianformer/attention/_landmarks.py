@@ -37,7 +37,7 @@ class LandmarkAttention(GridAttention):
 
     def checked_grid(self, grid: Grid) -> Size:
         """Cells along each axis."""
-        if grid == "auto":
+        if isinstance(grid, str) and grid == "auto":
             grid = _CELLS[self.axes]
         cells: tuple[Any, ...] = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,) * self.axes
         if isinstance(grid, str) or len(cells) != self.axes:

@@ -118,7 +118,7 @@ def _until(model: nn.Module, last: str) -> list[nn.Module]:
 class FeaturePyramid(nn.Module):
     """Feature maps, and torchvision's feature pyramid network over them: what its detectors call a backbone.
 
-    torchvision pads images to one size and hands on the pixels alone; `padding` has the sizes that they had.
+    torchvision pads images to one size and hands on the pixels alone; `PaddingTransform` says which are padding.
     """
 
     def __init__(
@@ -127,38 +127,35 @@ class FeaturePyramid(nn.Module):
         super().__init__()
         self.maps, self.out_channels = maps, channels
         self.pyramid = FeaturePyramidNetwork(maps.channels, channels, extra, norm)
-        self.padding: list[PaddingTransform] = []  # in a list: it is a part of the detector, not of this
 
     def forward(self, images: Tensor) -> Any:
-        mask = self.padding[0].mask(images) if self.padding else None
-        return self.pyramid(self.maps(images, mask))
+        return self.pyramid(self.maps(images, padding_mask(images)))
 
 
 class PaddingTransform(GeneralizedRCNNTransform):  # type: ignore[misc]
-    """torchvision's resizing, normalisation and padding of images, which remembers the sizes before the padding."""
-
-    sizes: tuple[tuple[int, int], ...] = ()
+    """torchvision's resizing, normalisation and padding of images, which notes the sizes before the padding on the
+    tensor of the batch: its detectors hand on nothing else."""
 
     def forward(self, images: list[Tensor], targets: Any = None) -> tuple[ImageList, Any]:
         found, targets = super().forward(images, targets)
-        self.sizes = tuple(found.image_sizes)
+        found.tensors.image_sizes = tuple(found.image_sizes)
         return found, targets
 
-    def mask(self, images: Tensor) -> Tensor | None:
-        """Which pixels of the last batch belong to an image, (B, H, W); None where nothing is padded."""
-        height, width = images.shape[-2:]
-        if len(self.sizes) != len(images) or all(size == (height, width) for size in self.sizes):
-            return None
-        heights, widths = (torch.tensor(side, device=images.device) for side in zip(*self.sizes, strict=True))
-        rows, columns = torch.arange(height, device=images.device), torch.arange(width, device=images.device)
-        return (rows < heights[:, None])[:, :, None] & (columns < widths[:, None])[:, None, :]
+
+def padding_mask(images: Tensor) -> Tensor | None:
+    """Which pixels of a batch of `PaddingTransform` belong to an image, (B, H, W); None where nothing is padded."""
+    sizes, whole = getattr(images, "image_sizes", ()), tuple(images.shape[-2:])
+    if all(tuple(size) == whole for size in sizes):
+        return None
+    heights, widths = (torch.tensor(side, device=images.device) for side in zip(*sizes, strict=True))
+    rows, columns = (torch.arange(length, device=images.device) for length in whole)
+    return (rows < heights[:, None])[:, :, None] & (columns < widths[:, None])[:, None, :]
 
 
-def remember_padding(model: Any) -> Any:
+def note_padding(model: Any) -> Any:
     """Let the backbone of a detector of torchvision know which pixels are padding."""
     old = model.transform
     model.transform = PaddingTransform(
         old.min_size, old.max_size, old.image_mean, old.image_std, size_divisible=old.size_divisible
     )
-    model.backbone.padding = [model.transform]
     return model

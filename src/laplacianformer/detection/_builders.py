@@ -22,7 +22,7 @@ from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
-from laplacianformer.detection._backbone import FeatureMaps, FeaturePyramid, remember_padding
+from laplacianformer.detection._backbone import FeatureMaps, FeaturePyramid, note_padding
 from laplacianformer.detection._start import load_start
 
 _RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
@@ -37,7 +37,7 @@ def _builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
 
     @wraps(build)
     def built(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Model:
-        model = remember_padding(build(*args, **kwargs))
+        model = note_padding(build(*args, **kwargs))
         given = inspect.signature(build).bind(*args, **kwargs)
         given.apply_defaults()
         arguments = {**given.arguments, **given.arguments["options"]}

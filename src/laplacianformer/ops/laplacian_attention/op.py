@@ -75,7 +75,8 @@ def laplacian_attention(  # long: its arguments, and what they mean
 
     Returns:
         (B, heads, N, width) in the dtype of q, and the variance that was used, (heads, m) or None, without
-        gradient. O(N m d + m^3) time; O(N m) memory with a variance of the batch, which needs C, else O(N + m^2).
+        gradient. O(N m d + m^3) time; O(N m) memory with a variance of the batch, which needs C, and for the tables by
+        which the composition averages long axes; else O(N + m^2).
     """
     _check_tokens(q, k, v, size, cells, prefix)
     _check_whitening(q, gain, variance, prefix + math.prod(cells))
