@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import os
 import random
 import struct
 import sys
@@ -77,7 +78,7 @@ def weights_file(rng: random.Random, samples: Samples) -> Case:
             with torch.inference_mode(), expecting(InputError):
                 loaded: Any = load(path)
                 if load is load_weights:
-                    _description.describe(loaded).encode()
+                    os.fsencode(_description.describe(loaded))
                     _description.origin(loaded)
                     side = min(64, *loaded.input["size"][1:])
                     loaded.model(torch.zeros(1, loaded.input["size"][0], side, side))

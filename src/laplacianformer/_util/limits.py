@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,7 +60,7 @@ def parse_json(text: str | bytes, what: str) -> Any:
     """JSON whose text can be written and shown again. `what` is said to be wrong with it otherwise."""
     try:
         value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        os.fsencode(json.dumps(value, ensure_ascii=False))  # half of a surrogate pair is no text
     except RecursionError:
         raise InputError(f"{what} is nested too deeply: at most {MOST_NESTED} levels") from None
     except UnicodeEncodeError:
@@ -105,9 +106,9 @@ def usable_input(size: tuple[int, ...], mean: list[float], std: list[float], cro
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written to a file: not with half of a surrogate pair."""
+    """Whether it is text, or a name of a file that is not UTF-8: not half of a surrogate pair."""
     try:
-        text.encode()
+        os.fsencode(text)
     except UnicodeEncodeError:
         return False
     return True
