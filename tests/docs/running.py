@@ -96,9 +96,7 @@ def run(page: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, 
         elif block.language == "bash":
             for line in lines(block):
                 if not reason(shlex.join(line)):
-                    assert line[0] == "laplacianformer", (
-                        f"{page.name}: say why in NOT_RUN: {shlex.join(line)}"
-                    )
+                    assert line[0] == "laplacianformer", f"{page.name}: say why in NOT_RUN: {shlex.join(line)}"
                     command(arguments_of(line))
     return namespace
 
