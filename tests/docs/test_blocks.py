@@ -7,6 +7,9 @@ import pytest
 from tests.docs.helpers import PAGES, README, blocks, name, shell_lines
 from tests.docs.running import NOT_RUN, reason, run, words_of
 
+# torch's own, when it first computes forward-mode derivatives.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
+
 WORDS = {page: [words for block in blocks(page, "python", "bash") for words in words_of(block)] for page in PAGES}
 # README.md: test_readme.py
 RUNNING = [page for page, found in WORDS.items() if page != README and not all(map(reason, found))]
