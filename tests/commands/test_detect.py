@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.detection import save_detector
 from laplacianformer.detection._masks import decode
@@ -114,9 +115,16 @@ def test_unreadable_images_are_named_and_the_others_drawn(
 SICK: dict[str, tuple[str, Any]] = {
     "NaN in the backbone": ("blocks.0.norm1.weight", torch.nan),
     "Inf in the pyramid": ("inner_blocks.0.0.weight", torch.inf),
-    "NaN mean": ("mean", [float("nan"), 0.5, 0.5]),
     "zero std": ("std", [0.2, 0.0, 0.2]),
 }
+
+
+@pytest.mark.parametrize("detector", ["mask_rcnn", "retinanet"])
+def test_a_detector_with_a_mean_that_is_not_finite_is_not_written(tmp_path: Path, detector: str) -> None:
+    model = helpers.small(detector, mean=[float("nan"), 0.5, 0.5])
+    with pytest.raises(InputError, match=r"mean\.0 = nan"):
+        save_detector(tmp_path / "sick.safetensors", model, classes=NAMES, category_ids=[3, 7, 11])
+    assert not (tmp_path / "sick.safetensors").exists()
 
 
 @pytest.mark.parametrize("kind", SICK)
