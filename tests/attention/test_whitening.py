@@ -237,3 +237,12 @@ def test_update_bn_of_torch_sets_the_running_variance_to_the_mean_of_its_batches
     layer.train()(batches[0], size)
     expected = before.lerp(variances[0], 0.1)
     torch.testing.assert_close(layer.whitening.running_var, expected)
+
+
+def test_models_whose_batch_norms_were_converted_still_train() -> None:
+    layer = LaplacianAttention(32, 2).train()
+    expected = copy.deepcopy(layer)
+    converted = torch.nn.SyncBatchNorm.convert_sync_batchnorm(layer)
+    x = torch.randn(2, 81, 32)
+    assert torch.equal(converted(x, (9, 9)), expected(x, (9, 9)))
+    assert torch.equal(converted.whitening.running_var, expected.whitening.running_var)

@@ -97,7 +97,7 @@ class Whitening(nn.Module):
         """Let the variance of a batch enter the running average, unless updates are paused."""
         if variance_hm is None or self.paused:
             return
-        if self.statistics.restart:
+        if getattr(self.statistics, "restart", False):  # convert_sync_batchnorm leaves another module in its place
             self.num_batches_tracked.zero_()  # which gives the next batch the weight 1
             self.statistics.restart = False
         self.num_batches_tracked.add_(1)

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,8 +15,8 @@ from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.classification._model import create_mixup, create_model
 from laplacianformer.classification._recipe import Recipe
-from laplacianformer.data import NO_LABEL, Batch, Corrupt, mix, seed_all
-from laplacianformer.training._finite import stop_evaluation
+from laplacianformer.data import Batch, mix, seed_all
+from laplacianformer.training._accuracy import held_out_accuracy
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
@@ -122,27 +121,17 @@ class ClassificationTask:
     def evaluation_due(self, epoch: int) -> bool:
         return True
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss and accuracy."""
-        totals = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
-        unreadable: list[str] = []
-        for batch in self.loaders.val:
-            unreadable += batch.corrupt
-            images, targets = self.fabric.to_device((batch.images, batch.targets))
-            with self.fabric.autocast():
-                logits = model(images).float()
-            right = (logits.argmax(1) == targets).sum()
-            loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
-            totals += torch.stack([right, loss, (targets != NO_LABEL).sum(), (~logits.isfinite()).sum()]).double()
-        seen = int(totals[2]) + len(unreadable)
-        in_each(self.fabric, lambda: Corrupt(self.recipe.data.corrupt_limit).add(unreadable, seen))
-        right, loss, count, not_finite = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
-        if not_finite:
-            stop_evaluation(self.fabric, model, (self.fabric.to_device((batch.images,)) for batch in self.loaders.val))
-        self.accuracy = right / max(1, count)
+        limit = self.recipe.data.corrupt_limit
+        loss, self.accuracy = held_out_accuracy(self.fabric, model, self.loaders.val, self._plain, limit)
         self.best = max(self.best, self.accuracy)
-        return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
+        return {"validation_loss": loss, "validation_accuracy": self.accuracy}
+
+    def _plain(self, batch: Batch) -> tuple[tuple[Any, ...], Any]:
+        """Images and targets as they are, not mixed."""
+        images, targets = self.fabric.to_device((batch.images, batch.targets))
+        return (images,), targets
 
     def attention_input(self, batch: Batch) -> tuple[nn.Module, Tensor]:
         return self.model.eval(), self.fabric.to_device(batch.images[:_INSPECTED])

@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import write_tensors
-from laplacianformer.data import NO_LABEL, Corrupt, mix, seed_all
+from laplacianformer.data import mix, seed_all
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._order import Order
 from laplacianformer.data._sources import Once, in_this_process
@@ -27,7 +26,7 @@ from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._recipe import SequenceRecipe
 from laplacianformer.sequences._sources import VOCABULARY, open_sequences
 from laplacianformer.sequences._weights import encoder_metadata
-from laplacianformer.training._finite import stop_evaluation
+from laplacianformer.training._accuracy import held_out_accuracy
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
@@ -137,27 +136,12 @@ class SequenceTask:
     def evaluation_due(self, epoch: int) -> bool:
         return epoch % self.recipe.run.eval_epochs == 0 or epoch == self.recipe.optimise.epochs
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Loss and accuracy."""
-        totals = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
-        unreadable: list[str] = []
-        for batch in self.loaders.val:
-            unreadable += batch.corrupt
-            (tokens, mask), targets = self.prepare(batch)
-            with self.fabric.autocast():
-                logits = model(tokens, mask).float()
-            right = (logits.argmax(1) == targets).sum()
-            loss = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_LABEL)
-            totals += torch.stack([right, loss, (targets != NO_LABEL).sum(), (~logits.isfinite()).sum()]).double()
-        seen = int(totals[2]) + len(unreadable)
-        in_each(self.fabric, lambda: Corrupt(self.recipe.data.corrupt_limit).add(unreadable, seen))
-        right, loss, count, not_finite = cast(Tensor, self.fabric.all_reduce(totals, reduce_op="sum")).tolist()
-        if not_finite:
-            stop_evaluation(self.fabric, model, (self.prepare(batch)[0] for batch in self.loaders.val))
-        self.accuracy = right / max(1, count)
+        limit = self.recipe.data.corrupt_limit
+        loss, self.accuracy = held_out_accuracy(self.fabric, model, self.loaders.val, self.prepare, limit)
         self.best = max(self.best, self.accuracy)
-        return {"validation_loss": loss / max(1, count), "validation_accuracy": self.accuracy}
+        return {"validation_loss": loss, "validation_accuracy": self.accuracy}
 
     def attention_input(self, batch: SequenceBatch) -> tuple[nn.Module, Tensor]:
         """The first sequence (or pair) without its padding; of a pair, the first part of each that both have."""
