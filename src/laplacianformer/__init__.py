@@ -1,5 +1,8 @@
 """Linear-attention vision backbones with the Laplacian kernel."""
 
+from laplacianformer._util import interrupted as _interrupted  # noqa: F401  first, for the imports that follow
+
+# isort: split
 from laplacianformer import ops
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import LaplacianAttention, SoftmaxAttention

@@ -9,6 +9,7 @@ from typing import NoReturn, Protocol
 
 from laplacianformer import __version__
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.interrupted import as_exceptions
 from laplacianformer._util.text import printable
 from laplacianformer.commands import demo, detect, evaluate, export, info, predict, reproduce, terminal, train
 
@@ -45,9 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
     try:
-        _add_rest(parsed, rest)
-        _check_environment()
-        code = COMMANDS[parsed.command].run(parsed)
+        with as_exceptions():
+            _add_rest(parsed, rest)
+            _check_environment()
+            code = COMMANDS[parsed.command].run(parsed)
     except (InputError, OSError) as error:
         parser.exit(2, f"laplacianformer {parsed.command}: {printable(error)}\n")
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """The command line itself: wrong arguments, help, exit codes, and that it starts without what commands need."""
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -133,3 +134,31 @@ def test_the_command_line_starts_without_what_commands_need():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours = [name for name in done.stdout.split() if not name.startswith("laplacianformer.commands")]
     assert ours in (["laplacianformer.cli"], ["laplacianformer._util.errors", "laplacianformer.cli"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start", "said"), [(["-m", "laplacianformer", "info"], ""), (["-c", "import laplacianformer"], "Traceback")]
+)
+def test_an_interrupt_while_a_command_starts_ends_it_without_a_traceback(tmp_path, start, said):
+    """It comes while timm is imported. Programs that import the package keep their tracebacks."""
+    (tmp_path / "timm.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    process = subprocess.run([sys.executable, *start], env=environment, capture_output=True, text=True)
+    assert process.returncode == -signal.SIGINT  # which shells report as 130
+    assert process.stdout == ""
+    assert process.stderr[:9] == said
+
+
+def test_an_interrupt_that_a_library_turns_into_another_error_is_still_one(monkeypatch, capsys):
+    def run(arguments):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("half a module") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(COMMANDS["info"], "run", run)
+    assert code_of(["info"]) == 130
+    assert capsys.readouterr().err == "laplacianformer info: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is before
