@@ -68,4 +68,5 @@ class _SumOfAll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _SumOfAll.forward(ctx, gradient)
+        total: Tensor = _SumOfAll.apply(gradient)  # not forward: it may be differentiated again
+        return total
