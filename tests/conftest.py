@@ -1,4 +1,6 @@
 import os
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -17,3 +19,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:
         items[:] = slow_first(items, workers, lambda item: "slow" in item.keywords, lambda item: item.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Generator[None, Any, Any]:
+    """What a test printed may hold bytes that are not UTF-8; reports travel between processes as UTF-8 alone."""
+    report = yield
+    report.sections = [(_as_utf8(title), _as_utf8(text)) for title, text in report.sections]
+    if report.longrepr is not None and not isinstance(report.longrepr, tuple):
+        text = str(report.longrepr)
+        if text != _as_utf8(text):
+            report.longrepr = _as_utf8(text)
+    return report
+
+
+def _as_utf8(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
