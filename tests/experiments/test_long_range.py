@@ -89,7 +89,7 @@ def test_from_the_command_line_to_the_plot_and_nothing_is_trained_twice(tmp_path
     monkeypatch.chdir(tmp_path)
     command = ["reproduce", "long-range", "--cifar10", "somewhere", "--imdb", "elsewhere"]
     cli.main(command)
-    folder = tmp_path / "results" / "long-range"
+    folder = tmp_path / "results" / "experiments" / "long-range"
     assert {path.name for path in folder.iterdir()} == {"verdict.json", "long-range.png", "accuracy.csv"}
     assert json.loads((folder / "verdict.json").read_text())["verdict"] == "not confirmed at this scale"
     table = read_rows(folder / "accuracy.csv")
