@@ -25,9 +25,9 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, samples: Samples) -> None:
+def quiet(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, samples: Samples) -> None:
     monkeypatch.chdir(samples.folder)  # relative paths of options
-    logging.getLogger("laplacianformer").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, logger="laplacianformer")  # until the end of the test
 
 
 def test_generated_inputs(kind: str, seed: int, numbers: range, samples: Samples, record_property) -> None:
