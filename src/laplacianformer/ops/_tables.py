@@ -13,8 +13,8 @@ from laplacianformer.ops._tracing import is_traced
 
 Table = TypeVar("Table")
 
-# Kept per function: the tables of one model at a few image sizes, or those of a sequence of a million tokens.
-MOST_BYTES = 1 << 28
+# Kept per function: the tables of one model at a few image sizes.
+MOST_BYTES = 1 << 25
 
 # The tables of the graph that is being traced, by function and arguments; None where each call makes its own.
 _of_this_graph: dict[str, Any] | None = None
