@@ -24,7 +24,7 @@ from laplacianformer.experiments.scale import SCALES as TRAINED_SCALES
 from laplacianformer.experiments.spectra import effective_rank
 from laplacianformer.experiments.statistics import paired
 from laplacianformer.experiments.sweep import weights_of
-from laplacianformer.experiments.trainings import Variants, runs_of, train
+from laplacianformer.experiments.trainings import PYRAMID, Variants, runs_of, train
 from laplacianformer.ops._pooling import Size
 from laplacianformer.plots._figure import new_figure, save
 from laplacianformer.weights import load_weights
@@ -68,7 +68,9 @@ def _models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
         scales = {f"lambda = {scale:g}": with_kernel(model, "laplacian", scale) for scale in SCALES}
         return kernels, scales, preprocessing, f"{what}, kernel and lambda replaced after training"
     lambdas: Variants = {f"lambda = {name}": overrides for name, overrides in TRAINED_SCALES.items()}
-    runs = [run for variants in (VARIANTS, lambdas) for run in runs_of(settings, variants, "model", seeds=1)]
+    runs = [
+        run for variants in (VARIANTS, lambdas) for run in runs_of(settings, variants, "model", seeds=1, recipe=PYRAMID)
+    ]
     train(settings, runs, weights=True)
     found = {run.labels["model"]: load_weights(weights_of(run, settings.work)) for run in runs}
     kernels, scales = ({name: found[name].model for name in variants} for variants in (VARIANTS, lambdas))

@@ -8,7 +8,8 @@ from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Difference, paired
 from laplacianformer.experiments.sweep import curves
-from laplacianformer.experiments.trainings import DEFAULT, other_mixer, runs_of, train, with_arguments
+from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, other_mixer, runs_of, train, with_arguments
+from laplacianformer.experiments.variants import DOES_NOT_MATTER, worth_of_attention
 from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "Figure 2a"
@@ -34,11 +35,10 @@ VARIANTS = {
 
 
 def run(settings: Settings) -> Outcome:
-    runs = runs_of(settings, VARIANTS, "variant")
-    train(settings, runs)
-    points = curves(runs, settings.trainings)
+    runs = runs_of(settings, {**VARIANTS, **CONTROLS}, "variant")
+    rows, points = train(settings, runs), curves(runs, settings.trainings)
     _draw(points, settings.results / "kernel-convergence.png")
-    return judge(points)
+    return judge(rows, points)
 
 
 def _mean_and_last(points: Sequence[Row], variant: str) -> dict[str, list[float]]:
@@ -56,13 +56,16 @@ def _differences(points: Sequence[Row], model: str) -> Mapping[str, Difference]:
     return {what: paired(laplacian[what], gaussian[what]) for what in laplacian}
 
 
-def judge(points: Sequence[Row]) -> Outcome:
+def judge(rows: Sequence[Row], points: Sequence[Row]) -> Outcome:
+    worth, matters = worth_of_attention(rows, "variant", f"{OURS}, laplacian")
     found = {model: _differences(points, model) for model in (*MODELS, OURS)}
     listed = "; ".join(f"{model} {each['mean']} and {each['last']}" for model, each in found.items())
     measured = (
         f"top-1 of the Laplacian kernel minus that of the Gaussian, in points, averaged over the epochs and after the "
-        f"last epoch (paired by seed, 95 % interval): {listed}."
+        f"last epoch (paired by seed, 95 % interval): {listed}. {worth}"
     )
+    if not matters:
+        return Outcome(measured, DOES_NOT_MATTER)
     faster = [found[model]["mean"] for model in MODELS]
     up = [difference.clear and difference.mean > 0 for difference in faster]
     down = [difference.clear and difference.mean < 0 for difference in faster]
