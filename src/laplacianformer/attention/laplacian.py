@@ -52,7 +52,7 @@ class LaplacianAttention(LandmarkAttention):
     mixer = "laplacian"
     kernel_name: str = "laplacian"
     # The start of the Newton-Schulz steps: the faster one, for W is symmetric positive definite.
-    newton_schulz_start: Literal["identity", "transpose"] = "identity"
+    newton_schulz_start: Literal["identity", "transpose", "authors"] = "identity"
 
     @name_replacements
     def __init__(
