@@ -82,9 +82,7 @@ def test_every_variant_is_a_model_that_differs_from_the_others(recipe) -> None:
         output.square().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
         outputs[overrides] = output.detach()
-    if recipe != "probe":  # the gain is 1 already
-        del outputs[gain.GAINS["gain 1"]]
-    del outputs[gain.GAINS["gain learned"]]  # is 1 at the start of a training
+    del outputs[gain.GAINS["gain learned"]]  # is the default at the start of a training
     for overrides, output in outputs.items():
         same = [name for name, other in outputs.items() if torch.equal(output, other)]
         assert same == [overrides]
