@@ -4,9 +4,11 @@
     python benchmarks/versions.py ../before .
 
 Each version runs in a process of its own. In every round both time the same case, one after the other, the first one
-alternating, so that what else the machine does meets both alike. Printed and written per case: the median over the
-rounds of the second version's time over the first's, and its quartiles. Only names that a user may rely on are called,
-so the script takes every version.
+alternating, so that what else the machine does meets both alike. A process keeps the luck of where its memory lies: two
+of the same version differ by up to 10 % on small models. So all is done again with fresh processes, several times.
+Printed and written per case: the second version's time over the first's, the median over the starts of the medians over
+their rounds, and the quartiles over the starts. Only names that a user may rely on are called, so the script takes every
+version.
 """
 
 import argparse
@@ -30,7 +32,8 @@ TURN = 0.2  # seconds per turn, or one call if that takes longer
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", type=Path, nargs="*", help="roots of the version before and of the one after")
-    parser.add_argument("--rounds", type=int, default=15, help="(default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=7, help="of both processes, at least 2 (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="per start (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/benchmarks/versions)")
@@ -44,23 +47,37 @@ def main() -> None:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    workers = [Worker(checkout.resolve(), arguments.threads) for checkout in arguments.checkouts]
-    rows = []
-    for name in (case for case in cases() if arguments.only in case):
+    chosen = [case for case in cases() if arguments.only in case]
+    ratios: dict[str, list[float]] = {case: [] for case in chosen}
+    for start in range(arguments.starts):
+        workers = [Worker(checkout.resolve(), arguments.threads) for checkout in arguments.checkouts]
+        for case in chosen:
+            ratios[case].append(ratio(workers, case, arguments.rounds))
+            print(f"start {start + 1} of {arguments.starts}: {case:45} {ratios[case][-1]:.3f}", flush=True)
         for worker in workers:
-            worker.ask(name, 0.0)  # builds the case, and warms up
-        ratios = []
-        for number in range(arguments.rounds):
-            order = workers if number % 2 == 0 else workers[::-1]
-            seconds = {id(worker): worker.ask(name, TURN) for worker in order}
-            ratios.append(seconds[id(workers[1])] / seconds[id(workers[0])])
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        rows.append({"case": name, "ratio": round(middle, 4), "low": round(low, 4), "high": round(high, 4)})
-        print(f"{name:45} {middle:.3f}  ({low:.3f} to {high:.3f})", flush=True)
-        stated = {"commits": [worker.commit for worker in workers], "threads": arguments.threads, "cases": rows}
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        origin = {"date": time.strftime("%Y-%m-%d"), "rounds": arguments.rounds, "machine": workers[1].machine}
-        (arguments.output / "versions.json").write_text(json.dumps({**stated, **origin}, indent=2) + "\n")
+            worker.end()
+    rows = []
+    for case, found in ratios.items():
+        low, middle, high = statistics.quantiles(found, n=4)
+        rows.append({"case": case, "ratio": round(middle, 4), "low": round(low, 4), "high": round(high, 4)})
+        print(f"{case:45} {middle:.3f}  ({low:.3f} to {high:.3f})", flush=True)
+    stated = {"commits": [worker.commit for worker in workers], "threads": arguments.threads, "cases": rows}
+    counts = {"starts": arguments.starts, "rounds": arguments.rounds}
+    origin = {"date": time.strftime("%Y-%m-%d"), **counts, "machine": workers[1].machine}
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "versions.json").write_text(json.dumps({**stated, **origin}, indent=2) + "\n")
+
+
+def ratio(workers: "list[Worker]", case: str, rounds: int) -> float:
+    """Time of the second over that of the first: the median over the rounds."""
+    for worker in workers:
+        worker.ask(case, 0.0)  # builds the case, and warms up
+    found = []
+    for number in range(rounds):
+        order = workers if number % 2 == 0 else workers[::-1]
+        seconds = {id(worker): worker.ask(case, TURN) for worker in order}
+        found.append(seconds[id(workers[1])] / seconds[id(workers[0])])
+    return statistics.median(found)
 
 
 class Worker:
@@ -83,6 +100,9 @@ class Worker:
         self.process.stdin.write(json.dumps([case, seconds]) + "\n")
         self.process.stdin.flush()
         return float(self._answer())
+
+    def end(self) -> None:
+        self.process.communicate()
 
     def _answer(self) -> str:
         assert self.process.stdout is not None

@@ -126,10 +126,17 @@ class Sequences(torch.nn.Module):
         return self.attention(x, (x.shape[1] - 1,), mask)
 
 
-def test_exported_for_any_length_and_mask() -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO(min=18, max=4096)},
+        {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=18, max=4096)},
+    ],
+    ids=["automatic", "named"],
+)
+def test_exported_for_any_length_and_mask(sizes: dict[int, Any]) -> None:
     model = Sequences().eval()
     x, mask = torch.randn(2, 101, DIM), torch.rand(2, 101) < 0.7
-    sizes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO(min=18, max=4096)}
     program = torch.export.export(model, (x, mask), dynamic_shapes=(sizes, sizes)).module()
     for batch, tokens in ((2, 101), (3, 300), (2, 20)):
         x, mask = torch.randn(batch, tokens, DIM), torch.rand(batch, tokens) < 0.7

@@ -65,12 +65,17 @@ def test_inductor_computes_what_eager_computes():
     assert_same_training_state(model, eager)
 
 
+AUTOMATIC = {0: Dim.AUTO, 2: Dim.AUTO(min=5, max=2048), 3: Dim.AUTO(min=5, max=2048)}
+NAMED = {0: Dim("batch"), 2: Dim("height", min=5, max=2048), 3: Dim("width", min=5, max=2048)}
+
+
 @pytest.mark.slow
-def test_one_exported_graph_serves_every_size_from_2_x_2_tokens():
-    """The last stride here is 4: 5 to 2048 pixels in both directions (33 for tiny to huge), any batch."""
+@pytest.mark.parametrize("sizes", [AUTOMATIC, NAMED], ids=["automatic", "named"])
+def test_one_exported_graph_serves_every_size_from_2_x_2_tokens(sizes):
+    """The last stride here is 4: 5 to 2048 pixels in both directions (33 for tiny to huge), any batch. For named
+    dimensions the exporter has to prove that the graph holds for all of them."""
     model = create(**TWO_STAGES)
-    side = Dim.AUTO(min=5, max=2048)
-    program = torch.export.export(model, (images(48, 64),), dynamic_shapes=({0: Dim.AUTO, 2: side, 3: side},))
+    program = torch.export.export(model, (images(48, 64),), dynamic_shapes=(sizes,))
     run = program.module()
     # Up to 28 pixels the second stage has as many landmarks as tokens, up to 14 the first has: nothing is solved.
     for height, width in ((48, 64), (224, 224), (28, 28), (29, 27), (14, 14), (13, 40), (5, 5), (33, 47), (9, 600)):

@@ -12,6 +12,7 @@ from laplacianformer.attention._grid import GridAttention, check_count
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.ops._pooling import Size, every_token_is_a_landmark, pool_heads
 from laplacianformer.ops._token_mask import TokenMask, lay_out
+from laplacianformer.ops._tracing import smaller
 from laplacianformer.ops.laplacian_attention.reference import rotate_landmarks
 
 # Cells per axis, or the same for all; "auto": by the number of axes.
@@ -53,7 +54,7 @@ class LandmarkAttention(GridAttention):
 
     def cells(self, size: Size) -> Size:
         """The grid of landmarks for a grid of tokens."""
-        return tuple(min(length, most) for length, most in zip(size, self.grid, strict=True))
+        return tuple(smaller(length, most) for length, most in zip(size, self.grid, strict=True))
 
     def is_exact(self, size: Size) -> bool:
         """Whether every token is a landmark, so that nothing has to be solved."""

@@ -70,6 +70,8 @@ def rotation(coordinates: Sequence[Tensor], channels: int) -> tuple[Tensor, Tens
 
 def _on_grid(along: Sequence[Tensor], spare: int, fill: float) -> Tensor:
     """Numbers (..., length, c) along each axis -> (..., N, axes * c + spare), the last of them `fill`."""
+    if len(along) == 1 and not spare:
+        return along[0]
     axes, leading = len(along), along[0].shape[:-2]
     size = [part.shape[-2] for part in along]
     parts = []

@@ -167,5 +167,7 @@ def resize(map_hyx: Tensor, cells: Size) -> Tensor:
     with without_autocast(device):
         if len(cells) == 2:  # rows first: the order of additions that statistics of images always had
             rows, columns = matrices
+            if not has_static_size(cells):  # as stacks: what `matmul` would fold is not known for every size
+                rows, columns = (matrix.expand(len(map_hyx), -1, -1) for matrix in matrices)
             return rows @ map_hyx @ columns.mT
         return along_axes(map_hyx[..., None], matrices).squeeze(-1)

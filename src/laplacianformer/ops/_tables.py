@@ -13,7 +13,8 @@ from laplacianformer.ops._tracing import is_traced
 
 Table = TypeVar("Table")
 
-# Kept per function: the tables of one model at a few image sizes.
+# Kept per function: the tables of one model at a few image sizes, beside the largest one, which every layer of a model
+# on a million tokens would make again.
 MOST_BYTES = 1 << 25
 
 # The tables of the graph that is being traced, by function and arguments; None where each call makes its own.
@@ -32,7 +33,7 @@ def tables_made_once() -> Iterator[None]:
 
 
 def cached_table(make: Callable[..., Table]) -> Callable[..., Table]:
-    """Keep the tensors that `make` returned for its last arguments (hashable, all positional), up to MOST_BYTES.
+    """Keep the tensors that `make` returned for its last arguments (hashable, all positional), up to MOST_BYTES and the largest.
 
     Nothing is kept or looked up while calls are traced; `tables_made_once` does that for one graph.
     """
@@ -55,7 +56,7 @@ def cached_table(make: Callable[..., Table]) -> Callable[..., Table]:
             # A tensor made in inference mode could not be used in training later.
             with torch.inference_mode(False), torch.no_grad():
                 table = kept[arguments] = make(*arguments)
-            while sum(map(_bytes, kept.values())) > MOST_BYTES:
+            while sum(sizes := [*map(_bytes, kept.values())]) - max(sizes) > MOST_BYTES:
                 kept.popitem(last=False)
         return table
 

@@ -51,6 +51,16 @@ def has_static_size(size: Sequence[int]) -> bool:
     return not (torch.compiler.is_exporting() and any(isinstance(length, torch.SymInt) for length in size))
 
 
+def smaller(length: int, most: int) -> int:
+    """The minimum; of a symbol that is never below `most`, the number itself, so that exporters have less to prove."""
+    if isinstance(length, torch.SymInt):
+        from torch.fx.experimental.symbolic_shapes import statically_known_true  # half a second: only where it is used
+
+        if statically_known_true(length >= most):
+            return most
+    return min(length, most)
+
+
 def needs_gradient(*arguments: Any) -> bool:
     """Whether autograd records a call with these arguments."""
     return torch.is_grad_enabled() and any(a.requires_grad for a in arguments if isinstance(a, Tensor))

@@ -1,5 +1,6 @@
 """The start of a run: its processes, its folder, and what can be refused before any data is read."""
 
+import atexit
 import os
 import warnings
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
+from torch import distributed
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import check_folder
@@ -52,6 +54,8 @@ def start(run: Run, output: Path, *, resume: bool = False, report: Report | None
     """Launch the processes of a run that writes to the folder `output`, alone until the end of a `with` block."""
     fabric = create_engine(run)
     fabric.launch()
+    atexit.unregister(_leave_the_others)
+    atexit.register(_leave_the_others)
     locks: list[FolderLock] = []
     in_first(fabric, lambda: _reserve(output, locks))
     if report is None or not fabric.is_global_zero:
@@ -92,6 +96,12 @@ def create_engine(run: Run) -> Fabric:
         )
     except (RuntimeError, ValueError) as error:  # no such device, or too few
         raise InputError(f"can't run on run.accelerator={run.accelerator}, run.devices={devices}: {error}") from None
+
+
+def _leave_the_others() -> None:
+    """End what connects this process to the others while there is an interpreter: gloo's threads may abort later."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _reserve(output: Path, locks: list[FolderLock]) -> None:
