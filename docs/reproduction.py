@@ -30,10 +30,12 @@ by the paper" were not measured here.
 
 Accuracies are compared on the probe ([probe.yaml](../src/laplacianformer/recipes/probe.yaml)), a plain vision
 transformer without convolutions in its blocks: in a small pyramid, convolutions and pooling do the mixing, and
-attention hardly matters ([measured](paper.md#how-much-the-attention-contributes)). Two controls say what it is worth:
+attention hardly matters ([measured](paper.md)). Two controls say what it is worth:
 "no mixing", where every token keeps its own value, and "mean over queries", where the output of the attention is
 averaged over the queries. Where attention is worth less than 2 points over the better of them, the verdict is
-"attention does not matter here".
+"attention does not matter here". A comparison of accuracies below that does not say what attention is worth was made on
+the pyramid ([ablation.yaml](../src/laplacianformer/recipes/ablation.yaml)), before there was a probe; those with SOFT++
+also before it followed its authors' code.
 """
 
 
