@@ -86,7 +86,12 @@ def laplacianformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     Pretrained on CIFAR-10, where the package comes with the weights.
     """
     kwargs = assets.as_pretrained(kwargs) if pretrained else kwargs
-    widths = {"embed_dims": (32, 64, 128, 160), "num_heads": (1, 2, 4, 5), "stem_kernel": 3, "stem_stride": 2}
+    widths: dict[str, Any] = {
+        "embed_dims": (32, 64, 128, 160),
+        "num_heads": (1, 2, 4, 5),
+        "stem_kernel": 3,
+        "stem_stride": 2,
+    }
     return _create("laplacianformer_nano", pretrained, kwargs, depths=(2, 2, 2, 1), **widths)
 
 

@@ -71,7 +71,7 @@ class PerformerAttention(FeatureMapAttention):
 def _own_seed() -> int:
     """From the state of torch's generator, which stays as it is: parameters drawn later do not depend on the mixer."""
     state = torch.get_rng_state().numpy().tobytes()
-    return int.from_bytes(hashlib.sha256(state).digest()[:4])
+    return int.from_bytes(hashlib.sha256(state).digest()[:4], "little")
 
 
 def _draw_orthogonal(heads: int, features: int, width: int, seed: int) -> Tensor:
