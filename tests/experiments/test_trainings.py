@@ -28,6 +28,7 @@ from laplacianformer.experiments import (
     whitening,
 )
 from laplacianformer.experiments.rows import read_rows
+from laplacianformer.experiments.starts import Start
 from laplacianformer.experiments.sweep import ABLATION, Run
 
 pytest.importorskip("matplotlib")
@@ -47,7 +48,6 @@ NOT_RUN = tuple(SWEEPS)  # on the probe, yet
 
 
 def rows(column, **accuracies):
-    """Rows of trainings. The controls, unless they are given, are far behind."""
     controls = {name: [40, 41, 42] for name in trainings.CONTROLS}
     return [
         {column: kind, "seed": str(seed), "validation_accuracy": str(value / 100)}
@@ -261,7 +261,9 @@ def test_faster_convergence_is_told_from_a_better_end() -> None:
         for point in curve(f"{model}, {kernel}", *found)
     ]
     ends = rows("variant", **{"LaplacianFormer, laplacian": [50, 52, 54]})
-    outcome = kernel_convergence.judge(ends, points)
+    starts = {"SOFT++, laplacian": Start(0.015, 0.005)}
+    outcome = kernel_convergence.judge(ends, points, starts)
+    assert "over the values: SOFT++, laplacian 0.015 and 0.5 %." in outcome.measured
     assert outcome.verdict == "agrees"
     assert "SOFT++ +5.00 ± 0.62 and +0.00 ± 0.00" in outcome.measured
     mirrored = [
@@ -269,9 +271,9 @@ def test_faster_convergence_is_told_from_a_better_end() -> None:
         for point in points
     ]
     mirrored = [point | {"variant": point["variant"].replace(", x", ", gaussian")} for point in mirrored]
-    assert kernel_convergence.judge(ends, mirrored).verdict == "disagrees"
+    assert kernel_convergence.judge(ends, mirrored, starts).verdict == "disagrees"
     level = rows("variant", **{"LaplacianFormer, laplacian": [50, 52, 54], "no mixing": [50, 52, 54]})
-    assert kernel_convergence.judge(level, points).verdict == "attention does not matter here"
+    assert kernel_convergence.judge(level, points, starts).verdict == "attention does not matter here"
 
 
 @pytest.mark.usefixtures("stand_in")
