@@ -9,8 +9,8 @@ from laplacianformer.experiments.trainings import DEFAULT, compared, with_argume
 
 SOURCE: str = "beyond the paper, which gives no gain"
 CLAIM: str = (
-    "A gain of sqrt(m) makes deviations as large as the uniform weight that they are added to. So it should be more "
-    "accurate than a gain of 1, and no less accurate than larger gains or one learned per head."
+    "A gain of sqrt(m) makes the part of the output that depends on the query about as large as the values. So it "
+    "should be more accurate than a gain of 1, and no less accurate than larger gains or one learned per head."
 )
 DEFAULT_GAIN = "gain sqrt(m) = 4"
 GAINS = {
