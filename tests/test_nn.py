@@ -103,6 +103,7 @@ def test_one_sequence_has_a_mask_without_a_batch() -> None:
         layer(x, x, x, padding[None])
 
 
+@pytest.mark.slow
 def test_an_encoder_with_padding_compiles_to_one_graph() -> None:
     torch._dynamo.reset()
     model, x = replace_attention(encoder(), grid=8).eval(), torch.randn(2, 30, DIM)

@@ -50,6 +50,7 @@ def _measured_peak() -> float:
 
 
 @needs_linux
+@pytest.mark.slow
 def test_a_process_with_limited_memory_raises_instead_of_taking_all() -> None:
     assert in_child(_exceeds_limit, preload=MODULE) == "refused"
 

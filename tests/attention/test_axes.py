@@ -108,6 +108,7 @@ def masked_and_prefixed(layer: LaplacianAttention, x: Tensor, mask: Tensor) -> T
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.slow
 def test_compiled_in_one_graph(training: bool) -> None:
     layer = LaplacianAttention(DIM, HEADS, prefix=1).train(training)
     x, mask = torch.randn(2, 118, DIM), torch.rand(2, 118) < 0.7
@@ -134,6 +135,7 @@ class Sequences(torch.nn.Module):
     ],
     ids=["automatic", "named"],
 )
+@pytest.mark.slow
 def test_exported_for_any_length_and_mask(sizes: dict[int, Any]) -> None:
     model = Sequences().eval()
     x, mask = torch.randn(2, 101, DIM), torch.rand(2, 101) < 0.7

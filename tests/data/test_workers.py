@@ -35,6 +35,7 @@ threading.Event().wait()
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for the end of processes of others")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("stuck", ["reading", "giving"])
+@pytest.mark.slow
 def test_workers_end_within_seconds_of_a_killed_parent(tmp_path: Path, stuck: str) -> None:
     (tmp_path / "start.py").write_text(START)
     with helpers.python([str(tmp_path / "start.py"), stuck]) as process:

@@ -40,6 +40,7 @@ def holder(temporary):
         process.kill()
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_killed_process_is_removed_by_the_next(holder, temporary):
     process, folder = holder
     remove_abandoned()

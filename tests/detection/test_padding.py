@@ -44,6 +44,7 @@ def test_an_image_has_the_same_features_alone_and_in_a_batch(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mask_rcnn", "retinanet"])
+@pytest.mark.slow
 def test_the_whole_detector_sees_the_mask(kind: str) -> None:
     """Also a copy of it."""
     model = detector(kind)

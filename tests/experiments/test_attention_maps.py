@@ -26,6 +26,7 @@ def test_quick_form_with_given_weights(tmp_path) -> None:
         assert min(picture.size) > 400
 
 
+@pytest.mark.slow
 def test_models_that_were_trained_with_each_kernel_and_lambda(tmp_path, monkeypatch) -> None:
     """The trainings are those of other experiments; here, all of them give the same weights."""
     save_small(tmp_path / "small.safetensors")

@@ -57,6 +57,7 @@ def test_the_file_says_what_it_is(exported):
     assert b"/src/" not in exported[1].read_bytes()  # nor where it was made
 
 
+@pytest.mark.slow
 def test_int8_holds_the_linear_layers_and_is_near(exported):
     weights, output = exported
     small, model = quantised(output.read_bytes()), load_weights(weights).model

@@ -161,6 +161,7 @@ def test_an_empty_batch_has_no_variance() -> None:
 
 
 @pytest.mark.parametrize("variance", ["batch", None])
+@pytest.mark.slow
 def test_compiled_it_is_one_graph_with_the_same_numbers(variance: Any) -> None:
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return ops.laplacian_attention(q, k, v, SIZE, CELLS, 4.0, variance=variance)[0]

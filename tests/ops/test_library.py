@@ -102,6 +102,7 @@ def values_and_gradients(function, x, y):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.slow
 def test_compiles_as_one_graph_with_dynamic_shapes_forward_and_backward(name):
     torch._dynamo.reset()
     compiled = torch.compile(FUNCTIONS[name], fullgraph=True, dynamic=True, backend="aot_eager")

@@ -67,6 +67,7 @@ def test_scenes_have_the_published_numbers() -> None:
     assert min(len(scene.distractors) for scene in scenes) >= 2
 
 
+@pytest.mark.slow
 def test_both_labels_are_as_frequent_and_do_not_show_in_the_brightness() -> None:
     drawn = [generate(1, number) for number in range(80)]
     labels = np.array([label for _, label in drawn])

@@ -30,6 +30,7 @@ time.sleep(300)
 """
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path, optimise={"epochs": 2})
     with helpers.python(["-c", HOLD, str(tmp_path / "run")]) as process:
@@ -43,6 +44,7 @@ def test_a_second_run_is_refused_with_the_process_of_the_first(tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.slow
 def test_a_killed_run_leaves_the_folder_free_although_its_children_live(tmp_path: Path) -> None:
     with helpers.python(["-c", HOLD, str(tmp_path / "run")]) as process:
         assert process.stdout is not None
