@@ -67,10 +67,14 @@ class SoftAttention(KernelAttention):
         if mask is not None:
             k_bhnd = k_bhnd.masked_fill(mask.absent_tokens, 0)
         x_bhmd = self.pooled(self.filtered(k_bhnd / scale, size), size, mask)
+        return self.at_centres(scale * F.gelu(self.normalised(x_bhmd)), size, mask)
+
+    def normalised(self, x_bhmd: Tensor) -> Tensor:
+        """LayerNorm, in parts: torch.compile takes the gradient of the whole for one of another layout than it has."""
         norm = self.landmark_norm
-        weight, bias = norm.weight.to(x_bhmd.dtype), norm.bias.to(x_bhmd.dtype)
-        x_bhmd = F.gelu(F.layer_norm(x_bhmd, norm.normalized_shape, weight, bias, norm.eps))
-        return self.at_centres(scale * x_bhmd, size, mask)
+        centred_bhmd = x_bhmd - x_bhmd.mean(-1, keepdim=True)
+        scaled_bhmd = centred_bhmd * (centred_bhmd.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+        return scaled_bhmd * norm.weight.to(x_bhmd.dtype) + norm.bias.to(x_bhmd.dtype)
 
     def filtered(self, x_bhnd: Tensor, size: Size) -> Tensor:
         """The convolution of the tokens on the grid, head by head."""
