@@ -33,7 +33,8 @@ def tables_made_once() -> Iterator[None]:
 
 
 def cached_table(make: Callable[..., Table]) -> Callable[..., Table]:
-    """Keep the tensors that `make` returned for its last arguments (hashable, all positional), up to MOST_BYTES and the largest.
+    """Keep the tensors that `make` returned for its last arguments (hashable, all positional): the largest one, and
+    others up to MOST_BYTES.
 
     Nothing is kept or looked up while calls are traced; `tables_made_once` does that for one graph.
     """
