@@ -115,7 +115,7 @@ def evaluate(  # long: the whole definition
     training: bool = False,
     scale: float = 4.0,
     eps: float = 1e-2,
-    gain: float = 1.0,
+    gain: float | None = None,
 ) -> Tensor:
     """proj(Z L + DWC(V)) at convergence of the solver; zeros where the mask is False."""
     batch, _, dim = x.shape
@@ -144,7 +144,9 @@ def evaluate(  # long: the whole definition
             on_grid[(slice(None), *(slice(c) for c in item.cells))] = resize(state["whitening.running_var"], item.cells)
             before = state.get("whitening.prefix_running_var", torch.zeros(heads, 0, dtype=torch.float64))
             variance = torch.cat([before, on_grid.flatten(1)], dim=1)[:, item.columns]
-        z = (1 + gain * (c - c.mean(-1, keepdim=True)) * (variance[:, None] + 1e-5) ** -0.5) / m
+        z = (
+            1 + (m**0.5 if gain is None else gain) * (c - c.mean(-1, keepdim=True)) * (variance[:, None] + 1e-5) ** -0.5
+        ) / m
         mixed[b][:, item.rows] = z @ values
 
     local = torch.zeros(batch, prefix + math.prod(size), dim, dtype=torch.float64)

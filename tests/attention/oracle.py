@@ -119,7 +119,7 @@ def evaluate(  # long: the whole definition, to be read in one piece
     iterations: int = 6,
     eps: float = 1e-2,
     whitening: str | None = "running",
-    gain: float | str = 1.0,
+    gain: float | str = "auto",
     landmarks: str = "pool",
     rope: bool = True,
     tied: bool = False,
@@ -163,7 +163,7 @@ def evaluate(  # long: the whole definition, to be read in one piece
         values = m / n * torch.linalg.inv(w.mT @ w + eps * identity) @ (w.mT @ (b @ v))
 
     d = whitening_matrix(c, whitening, state.get("whitening.running_var"), cells, training)
-    gains = state["gain"][:, None, None] if gain == "learned" else gain
+    gains = state["gain"][:, None, None] if gain == "learned" else m**0.5 if gain == "auto" else gain
     z = (1 + gains * (c - c.mean(-1, keepdim=True)) @ d) / m
     mixed = z @ values
 

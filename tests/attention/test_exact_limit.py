@@ -46,7 +46,7 @@ def test_seven_by_seven_tokens_are_the_papers_exact_form(options: dict[str, Any]
 
     kernel = oracle.kernel_matrix(q, k, "laplacian", 4.0)
     deviation = (kernel.var(-2, correction=0, keepdim=True) + 1e-5).sqrt()
-    z = (1 + (kernel - kernel.mean(-1, keepdim=True)) / deviation) / 49
+    z = (1 + 7 * (kernel - kernel.mean(-1, keepdim=True)) / deviation) / 49
     local = F.conv2d(
         v.transpose(1, 2).reshape(2, 7, 7, 16).permute(0, 3, 1, 2), weights["dwc.weight"], weights["dwc.bias"],
         padding=1, groups=16,

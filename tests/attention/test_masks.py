@@ -140,8 +140,8 @@ def test_weights_over_the_tokens_that_count_sum_to_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["soft", "soft++"])
 def test_soft_stays_symmetric_and_positive_on_the_tokens_that_count(name: str) -> None:
     layer, mask = build(name, 1, grid=8).double(), torch.rand(1, 30, generator=torch.Generator().manual_seed(4)) < 0.7
-    q = torch.randn(1, 1, 30, DIM, dtype=torch.float64)
-    identity = torch.eye(30, dtype=torch.float64).masked_fill(~mask[0][:, None], 0)[None, None]
+    q = torch.randn(1, HEADS, 30, DIM // HEADS, dtype=torch.float64)
+    identity = torch.eye(30, dtype=torch.float64).masked_fill(~mask[0][:, None], 0).expand(1, HEADS, -1, -1)
     layer.rope = False
     s = layer.mix(q, q, identity, (30,), mask)[0, 0][mask[0]][:, mask[0]]
     torch.testing.assert_close(s, s.mT, rtol=1e-6, atol=1e-8)

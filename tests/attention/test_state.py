@@ -105,7 +105,7 @@ def test_copies_and_averages_keep_the_settings() -> None:
     state = layer.state_dict()
     for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         copied.load_state_dict(state)
-        with pytest.raises(RuntimeError, match=r"gain=1.0 instead of 2.0"):
+        with pytest.raises(RuntimeError, match=r"gain='auto' instead of 2.0"):
             copied.load_state_dict(LaplacianAttention(32, 2).state_dict())
     mean = {key: (value.double() + value.double()) / 2 for key, value in state.items()}
     layer.load_state_dict({key: value.float() for key, value in mean.items()})

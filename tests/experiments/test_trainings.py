@@ -16,6 +16,7 @@ from laplacianformer.experiments import (
     attention,
     attention_maps,
     defaults,
+    gain,
     kernel_convergence,
     other_kernels,
     qk_distances,
@@ -27,6 +28,7 @@ from laplacianformer.experiments import (
     whitening,
 )
 from laplacianformer.experiments.rows import read_rows
+from laplacianformer.experiments.starts import Start
 from laplacianformer.experiments.sweep import ABLATION, Run
 
 pytest.importorskip("matplotlib")
@@ -39,15 +41,17 @@ SWEEPS = {
     "lambda": scale.SCALES,
     "whitening": whitening.KINDS,
     "other-kernels": other_kernels.KERNELS,
+    "gain": gain.GAINS,
     "defaults": defaults.CHOICES,
 }
-NOT_RUN = ("defaults",)  # takes three hours on one core
+NOT_RUN = tuple(SWEEPS)  # on the probe, yet
 
 
 def rows(column, **accuracies):
+    controls = {name: [40, 41, 42] for name in trainings.CONTROLS}
     return [
         {column: kind, "seed": str(seed), "validation_accuracy": str(value / 100)}
-        for kind, values in accuracies.items()
+        for kind, values in (controls | accuracies).items()
         for seed, value in enumerate(values)
     ]
 
@@ -59,22 +63,26 @@ def test_every_sweep_has_the_default_run_and_no_training_twice(name) -> None:
     assert len(set(every)) == len(every)
 
 
-@pytest.mark.parametrize("recipe", ["ablation", "imagenet"])
+SMALL = {
+    "probe": ("attention_probe", {"depth": 1, "embed_dim": 32, "num_heads": 1}),
+    "imagenet": ("laplacianformer_nano", {"depths": [1], "embed_dims": [32], "num_heads": [1], "mlp_ratios": [1]}),
+}
+
+
+@pytest.mark.parametrize("recipe", SMALL)
 def test_every_variant_is_a_model_that_differs_from_the_others(recipe) -> None:
     """With the recipes of both scales; small models, as the arguments of the attention do not depend on the size."""
-    small = {"depths": [1], "embed_dims": [32], "num_heads": [1], "mlp_ratios": [1], "num_classes": 3}
+    name, small = SMALL[recipe]
     images, outputs = torch.randn(2, 3, 32, 32), {}
-    for overrides in {overrides for sweep in SWEEPS.values() for overrides in sweep.values()}:
+    for overrides in {overrides for sweep in (*SWEEPS.values(), trainings.CONTROLS) for overrides in sweep.values()}:
         torch.manual_seed(0)
         loaded = load_recipe(recipe, overrides)
-        model = timm.create_model("laplacianformer_nano", **loaded.model.args | small)
+        model = timm.create_model(name, num_classes=3, **loaded.model.args | small)
         output = model(images)
         output.square().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
         outputs[overrides] = output.detach()
-    if recipe != "ablation":  # the gain is 1 already
-        del outputs[defaults.CHOICES["gain 1"]]
-    del outputs[defaults.CHOICES["gain learned"]]  # is 1 at the start of a training
+    del outputs[gain.GAINS["gain learned"]]  # is the default at the start of a training
     for overrides, output in outputs.items():
         same = [name for name, other in outputs.items() if torch.equal(output, other)]
         assert same == [overrides]
@@ -88,8 +96,8 @@ def full(**given) -> Settings:
 def test_every_run_of_a_sweep_has_its_row_in_the_results(name) -> None:
     """Rows of trainings made before some options moved to AblationAttention are still found."""
     rows = {row["run"]: row for row in read_rows(ROOT / "results" / "experiments" / "trainings" / "runs.csv")}
-    runs = trainings.runs_of(full(cifar10="anywhere"), SWEEPS[name], "kind")
-    assert len(runs) == 3 * len(SWEEPS[name])
+    runs = trainings.runs_of(full(cifar10="anywhere"), {**SWEEPS[name], **trainings.CONTROLS}, "kind")
+    assert len(runs) == trainings.SEEDS * (len(SWEEPS[name]) + len(trainings.CONTROLS))
     for run in runs:
         row = rows[run.key]
         assert (row["recipe"], int(row["seed"])) == (run.recipe, run.seed)
@@ -133,10 +141,13 @@ def test_from_the_command_line_to_the_plot(name, tmp_path, monkeypatch, capsys) 
     cli.main(["reproduce", name, "--cifar10", "somewhere"])
     folder = tmp_path / "results" / "experiments" / name
     written = json.loads((folder / "verdict.json").read_text())
-    assert written["verdict"] == "not confirmed at this scale"  # the stand-in's accuracy is that of the seed
-    assert "not confirmed" in capsys.readouterr().out
+    assert written["verdict"] == "attention does not matter here"  # the stand-in's accuracy is that of the seed
+    assert "Attention is worth +0.00 ± 0.00 points here" in written["measured"]
+    assert "does not matter" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} == {"verdict.json", f"{name}.png"}  # no copies of rows
-    assert len(read_rows(tmp_path / "results" / "experiments" / "trainings" / "runs.csv")) == 3 * len(SWEEPS[name])
+    assert len(read_rows(tmp_path / "results" / "experiments" / "trainings" / "runs.csv")) == (
+        trainings.SEEDS * (len(SWEEPS[name]) + len(trainings.CONTROLS))
+    )
     with Image.open(folder / f"{name}.png") as picture:
         assert min(picture.size) > 400
 
@@ -159,6 +170,23 @@ def test_only_differences_beyond_the_noise_count(others, verdict) -> None:
 def test_only_the_named_rivals_count() -> None:
     found = rows("kind", a=[60, 61, 62], b=[57, 58, 59], c=[70, 71, 72])
     assert variants.judge(found, "kind", "a", ["b"]).verdict == "agrees"
+
+
+@pytest.mark.parametrize(
+    ("mean", "worth", "verdict"),
+    [
+        ([50, 51, 52], "+10.00 ± 0.00", "agrees"),
+        ([58, 59, 60], "+2.00 ± 0.00", "agrees"),
+        ([58.1, 59.1, 60.1], "+1.90 ± 0.00", "attention does not matter here"),
+        ([70, 71, 72], "-10.00 ± 0.00", "attention does not matter here"),
+    ],
+)
+def test_nothing_is_said_where_attention_is_worth_less_than_two_points(mean, worth, verdict) -> None:
+    """Over the better of the controls; the other one is 20 points behind."""
+    given = {"a": [60, 61, 62], "b": [57, 58, 59], "no mixing": [40, 41, 42], "mean over queries": mean}
+    outcome = variants.judge(rows("kind", **given), "kind", "a")
+    assert f"Attention is worth {worth} points here (a minus mean over queries, the better control" in outcome.measured
+    assert outcome.verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -194,12 +222,25 @@ def test_diagonal_whitening_is_to_beat_none_and_not_to_lose_to_the_full_one(none
         ({}, "not confirmed at this scale"),
         ({name: [57, 58, 59] for name in defaults.CROSSED}, "agrees"),
         ({"crossed, 2 steps": [57, 58, 59]}, "agrees in part"),
-        ({name: [57, 58, 59] for name in defaults.CROSSED} | {"gain 1": [63, 64, 65]}, "disagrees"),
+        ({name: [57, 58, 59] for name in defaults.CROSSED} | {"2 steps": [63, 64, 65]}, "disagrees"),
     ],
 )
 def test_defaults_are_not_to_lose_and_to_beat_the_crossed_gram_matrix(changed, verdict) -> None:
     same = {name: [60, 62, 61] for name in defaults.CHOICES} | {"default": [60, 61, 62]}
     assert defaults.judge(rows("choice", **same | changed)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({"gain 1": [57, 58, 59]}, "agrees"),
+        ({}, "not confirmed at this scale"),
+        ({"gain 1": [57, 58, 59], "gain learned": [63, 64, 65]}, "disagrees"),
+    ],
+)
+def test_the_default_gain_is_to_beat_one_and_not_to_lose_to_any(changed, verdict) -> None:
+    same = {name: [60, 62, 61] for name in gain.GAINS} | {gain.DEFAULT_GAIN: [60, 61, 62]}
+    assert gain.judge(rows("gain", **same | changed)).verdict == verdict
 
 
 def curve(variant, *accuracies):
@@ -219,7 +260,10 @@ def test_faster_convergence_is_told_from_a_better_end() -> None:
         for kernel, found in (("laplacian", fast), ("gaussian", slow))
         for point in curve(f"{model}, {kernel}", *found)
     ]
-    outcome = kernel_convergence.judge(points)
+    ends = rows("variant", **{"LaplacianFormer, laplacian": [50, 52, 54]})
+    starts = {"SOFT++, laplacian": Start(0.015, 0.005)}
+    outcome = kernel_convergence.judge(ends, points, starts)
+    assert "over the values: SOFT++, laplacian 0.015 and 0.5 %." in outcome.measured
     assert outcome.verdict == "agrees"
     assert "SOFT++ +5.00 ± 0.62 and +0.00 ± 0.00" in outcome.measured
     mirrored = [
@@ -227,15 +271,18 @@ def test_faster_convergence_is_told_from_a_better_end() -> None:
         for point in points
     ]
     mirrored = [point | {"variant": point["variant"].replace(", x", ", gaussian")} for point in mirrored]
-    assert kernel_convergence.judge(mirrored).verdict == "disagrees"
+    assert kernel_convergence.judge(ends, mirrored, starts).verdict == "disagrees"
+    level = rows("variant", **{"LaplacianFormer, laplacian": [50, 52, 54], "no mixing": [50, 52, 54]})
+    assert kernel_convergence.judge(level, points, starts).verdict == "attention does not matter here"
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_the_quick_form_of_the_defaults_trains_a_few_choices(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = reproduce("defaults", output=None, quick=True).outcome
-    assert outcome.verdict == "not confirmed at this scale"
-    assert len(read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")) == len(defaults.QUICK)
+    assert outcome.verdict == "attention does not matter here"
+    trained = read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")
+    assert len(trained) == len(defaults.QUICK) + len(trainings.CONTROLS)
 
 
 @pytest.mark.slow
@@ -247,7 +294,7 @@ def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     )
     cli.main(["reproduce", "other-kernels", "--quick"])
     rows = read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")
-    assert len(rows) == 2
+    assert len(rows) == 2 + len(trainings.CONTROLS)
     for row in rows:
         assert 0 < float(row["validation_accuracy"]) < 1
         assert float(row["validation_loss"]) > 0

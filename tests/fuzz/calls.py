@@ -121,7 +121,7 @@ def attention(rng: random.Random) -> Case:
     size = rng.choice(((1, 1), (1, 5), (3, 4), (7, 7), (9, 8), (14, 14), (20, 3)))
     arguments: dict[str, Any] = {
         "grid": rng.choice((1, 2, 3, 7)),
-        "gain": rng.choice((1.0, 3.0, "learned")),
+        "gain": rng.choice(("auto", 1.0, 3.0, "learned")),
         "whitening": rng.choice(("running", None)),
         "scale": rng.choice((0.5, 4.0, 20.0)),
     }

@@ -13,6 +13,7 @@ from tests.pairwise import pairwise
 
 EPS = 2**-6
 STARTS = ("transpose", "identity")
+POSITIVE = (*STARTS, "authors")  # for symmetric matrices without negative entries
 
 
 def ring(m: int) -> Tensor:
@@ -27,14 +28,14 @@ def matrices() -> dict[str, tuple[Tensor, tuple[str, ...]]]:
     low_rank = torch.randn(8, 2, dtype=torch.float64)
     q, k = torch.randn(2, 9, 4, dtype=torch.float64)
     return {
-        "kernel": (kernel_matrix(12, 4, 3), STARTS),
+        "kernel": (kernel_matrix(12, 4, 3), POSITIVE),
         "not symmetric": (torch.randn(3, 9, 9, dtype=torch.float64), ("transpose",)),
         "cross kernel": (laplacian(q, k, 4.0), ("transpose",)),
         "singular plus eps": (low_rank @ low_rank.mT, STARTS),
         "singular, not symmetric, plus eps": (low_rank @ torch.rand(2, 8, dtype=torch.float64), ("transpose",)),
-        "equal landmarks": (torch.ones(7, 7, dtype=torch.float64), STARTS),
-        "constant row sums": (ring(10), STARTS),
-        "m = 1": (torch.ones(1, 1, dtype=torch.float64), STARTS),
+        "equal landmarks": (torch.ones(7, 7, dtype=torch.float64), POSITIVE),
+        "constant row sums": (ring(10), POSITIVE),
+        "m = 1": (torch.ones(1, 1, dtype=torch.float64), POSITIVE),
         "m = 1, negative": (torch.full((1, 1), -0.3, dtype=torch.float64), ("transpose",)),
     }
 
@@ -47,6 +48,8 @@ def first(a: Tensor, start: str) -> Tensor:
     rows = torch.linalg.matrix_norm(a, math.inf)[..., None, None]
     if start == "transpose":
         return a.mT / (torch.linalg.matrix_norm(a, 1)[..., None, None] * rows)
+    if start == "authors":
+        return 1.8 / (rows - EPS) ** 2 * a
     return 1.5 / rows * torch.eye(a.shape[-1], dtype=a.dtype)
 
 
@@ -111,6 +114,15 @@ def test_the_start_of_the_paper_diverges_on_a_kernel_matrix():
     assert (norms[1:] > norms[:-1]).all()
     assert norms[-1] > 1e6
     assert ops.newton_schulz_residuals(a, 30, 0.0)[-1] < 1e-9
+
+
+def test_the_start_of_the_authors_takes_more_steps_and_needs_a_symmetric_matrix():
+    """As there is no transpose in it, it diverges on the kernel between two sets of points."""
+    w, (cross, _) = kernel_matrix(49, 8), matrices()["cross kernel"]
+    authors, identity = (ops.newton_schulz_residuals(w, 30, EPS, start=start) for start in ("authors", "identity"))
+    assert (authors > 1e-6).sum() > 1.4 * (identity > 1e-6).sum()
+    assert not ops.newton_schulz_residuals(cross, 30, EPS, start="authors")[-1] < 1
+    assert ops.newton_schulz_residuals(cross, 30, EPS, start="transpose")[-1] < 1e-6
 
 
 @pytest.mark.parametrize("name", ["equal landmarks", "constant row sums", "m = 1"])

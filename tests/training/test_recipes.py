@@ -25,7 +25,7 @@ from laplacianformer.training._checkpoint import differences
 
 SIZES = ("tiny", "small", "medium", "large", "huge")
 COCO = ["coco-maskrcnn", "coco-retinanet"]
-CLASSIFICATION = ["digits", "cifar10", "ablation", "fashion-mnist", "imagenet"]
+CLASSIFICATION = ["digits", "cifar10", "ablation", "probe", "fashion-mnist", "imagenet"]
 DETECTION = [*COCO, "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
 SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval"]
 FAMILIES = ["imagenet", *COCO]

@@ -46,7 +46,8 @@ class Decomposition:
     def injective_map(self, gain: Gain) -> Tensor:
         """Z = (1 + gain (C - rowmean(C)) D) / m."""
         centred = self.c_bhnm - self.c_bhnm.mean(-1, keepdim=True)
-        return (1 + by_head(gain) * self.whiten(centred.mT).mT) / self.c_bhnm.shape[-1]
+        m = centred.shape[-1]
+        return (1 + by_head(gain, m, centred) * self.whiten(centred.mT).mT) / m
 
 
 class Decomposable(Protocol):

@@ -66,6 +66,14 @@ class LandmarkAttention(GridAttention):
 
     def landmarks(self, x_bhnd: Tensor, size: Size, mask: TokenMask | None = None) -> Tensor:
         """The means of x over the cells, rotated at their centres, (B, heads, m, d); leading tokens come first."""
-        cells = self.cells(size)
-        pooled = pool_heads(x_bhnd, size, cells, self.prefix) if mask is None else mask.pool(x_bhnd)
-        return rotate_landmarks(pooled, cell_rotation(x_bhnd, size, cells, self.prefix, mask)) if self.rope else pooled
+        return self.at_centres(self.pooled(x_bhnd, size, mask), size, mask)
+
+    def pooled(self, x_bhnd: Tensor, size: Size, mask: TokenMask | None) -> Tensor:
+        """The means of x over the cells, (B, heads, m, d)."""
+        return pool_heads(x_bhnd, size, self.cells(size), self.prefix) if mask is None else mask.pool(x_bhnd)
+
+    def at_centres(self, x_bhmd: Tensor, size: Size, mask: TokenMask | None) -> Tensor:
+        """Landmarks rotated at the centres of their cells, if this layer has rotary positions."""
+        if not self.rope:
+            return x_bhmd
+        return rotate_landmarks(x_bhmd, cell_rotation(x_bhmd, size, self.cells(size), self.prefix, mask))

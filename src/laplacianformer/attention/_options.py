@@ -11,6 +11,8 @@ _DEFAULTS = {
     "kernel": "laplacian",
     "gram": "keys",
     "solver": "newton_schulz",
+    "start": None,
+    "gradient": "exact",
     "ratio": None,
     "landmarks": "pool",
     "tied": False,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-_MOVED = frozenset({"kernel", "gram", "solver", "ratio", "landmarks", "tied"})
+_MOVED = frozenset({"kernel", "gram", "solver", "start", "gradient", "ratio", "landmarks", "tied"})
 Layer = TypeVar("Layer")
 Options = ParamSpec("Options")
 Init = Callable[Concatenate[Layer, Options], None]

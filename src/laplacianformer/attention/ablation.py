@@ -32,6 +32,8 @@ from laplacianformer.ops.laplacian_attention.settings import Settings
 
 _GRAMS = ("keys", "cross")
 _SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
+_STARTS = ("identity", "transpose", "authors", None)
+_GRADIENTS = ("exact", "implicit")
 _LANDMARKS = ("pool", "conv")
 _KINDS = ("running", "synced", "instance", "full", None)
 
@@ -45,6 +47,9 @@ class AblationAttention(LaplacianAttention):
         kernel: "laplacian", "gaussian", "matern", "cosine" or "polynomial"; `scale` is that of the kernel.
         gram: W among the landmark keys ("keys"), or between landmark queries and keys ("cross").
         solver: "newton_schulz", "conjugate_gradient" or "cholesky" (exact; a ridge solve with gram="cross").
+        start: of Newton-Schulz, "identity", "transpose" or "authors"; see `ops.newton_schulz`. None: "identity" where W
+            is symmetric, "transpose" where it is not.
+        gradient: of Newton-Schulz, "exact" or "implicit".
         grid: as in `LaplacianAttention`; None for `ratio`.
         ratio: one landmark per ratio x ratio tokens (with grid=None): the paper's form, whose cost grows quadratically
             with the tokens. With neither, every token is a landmark: the exact form.
@@ -63,6 +68,8 @@ class AblationAttention(LaplacianAttention):
         kernel: Literal["laplacian", "gaussian", "matern", "cosine", "polynomial"] = "laplacian",
         gram: Literal["keys", "cross"] = "keys",
         solver: Literal["newton_schulz", "conjugate_gradient", "cholesky"] = "newton_schulz",
+        start: Literal["identity", "transpose", "authors"] | None = None,
+        gradient: Literal["exact", "implicit"] = "exact",
         grid: Grid | None = "auto",
         ratio: int | None = None,
         landmarks: Literal["pool", "conv"] = "pool",
@@ -74,6 +81,8 @@ class AblationAttention(LaplacianAttention):
         check.choice(name, KERNELS, kernel=kernel)
         check.choice(name, _GRAMS, gram=gram)
         check.choice(name, _SOLVERS, solver=solver)
+        check.choice(name, _STARTS, start=start)
+        check.choice(name, _GRADIENTS, gradient=gradient)
         check.choice(name, _LANDMARKS, landmarks=landmarks)
         check.choice(name, _KINDS, whitening=whitening)
         if grid is not None and ratio is not None:
@@ -86,7 +95,8 @@ class AblationAttention(LaplacianAttention):
             check_count(self, ratio=ratio)
         self.fixed_grid, self.ratio = grid is not None, ratio
         self.kernel_name, self.gram, self.solver = kernel, gram, solver
-        self.newton_schulz_start = "identity" if gram == "keys" else "transpose"
+        self.newton_schulz_start = start or ("identity" if gram == "keys" else "transpose")
+        self.gradient: Literal["exact", "implicit"] = gradient
         if tied:
             self.tied, self.qkv = True, nn.Linear(dim, 2 * dim, bias=self.qkv.bias is not None)
         self.landmark_filter = _identity_filter(dim, self.axes) if landmarks == "conv" else None
@@ -181,7 +191,8 @@ class AblationAttention(LaplacianAttention):
         symmetric = self.gram == "keys"
         if self.solver == "newton_schulz":
             start = self.newton_schulz_start
-            return ops.newton_schulz(w_bhmm, self.iterations, self.eps, start=start) @ rhs_bhmd
+            inverse = ops.newton_schulz(w_bhmm, self.iterations, self.eps, start=start, gradient=self.gradient)
+            return inverse @ rhs_bhmd
         if self.solver == "conjugate_gradient":
             if symmetric:
                 return ops.conjugate_gradient(w_bhmm, rhs_bhmd, self.iterations, self.eps)

@@ -9,6 +9,7 @@ the local convolution.
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -42,7 +43,9 @@ class LaplacianAttention(LandmarkAttention):
         iterations: Newton-Schulz steps for the inverse of W.
         eps: added to the diagonal of W.
         whitening: "running", "synced" or None; see `Whitening`.
-        gain: weight of the whitened part; "learned" makes it one parameter per head, starting at 1.
+        gain: weight of the whitened part. "auto": sqrt(m), the root of the number of landmarks, with which the part of
+            the output that depends on the query is about as large as the values. "learned": one parameter per head,
+            starting at the root of the number of cells of `grid`.
         rope: rotate queries and keys by their position on the grid (needs an even head width, one divisible by 4 for
             images).
         qkv_bias: bias of the projections of queries, keys and values.
@@ -52,7 +55,7 @@ class LaplacianAttention(LandmarkAttention):
     mixer = "laplacian"
     kernel_name: str = "laplacian"
     # The start of the Newton-Schulz steps: the faster one, for W is symmetric positive definite.
-    newton_schulz_start: Literal["identity", "transpose"] = "identity"
+    newton_schulz_start: Literal["identity", "transpose", "authors"] = "identity"
 
     @name_replacements
     def __init__(
@@ -67,7 +70,7 @@ class LaplacianAttention(LandmarkAttention):
         iterations: int = 6,
         eps: float = 1e-2,
         whitening: Kind | None = "running",
-        gain: float | Literal["learned"] = 1.0,
+        gain: float | Literal["auto", "learned"] = "auto",
         rope: bool = True,
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
@@ -80,10 +83,10 @@ class LaplacianAttention(LandmarkAttention):
         check.choice(name, ("running", "synced", None), whitening=whitening)
         self.scale, self.iterations, self.eps = float(scale), iterations, float(eps)
         self.whitening = Whitening(whitening, num_heads, self.grid, prefix)
-        self.gain: nn.Parameter | float
+        self.gain: nn.Parameter | float | Literal["auto"] = "auto"
         if gain == "learned":
-            self.gain = nn.Parameter(torch.ones(num_heads))
-        else:
+            self.gain = nn.Parameter(torch.full((num_heads,), math.sqrt(math.prod(self.grid))))
+        elif gain != "auto":
             check.number(name, gain=gain)
             self.gain = float(gain)
 

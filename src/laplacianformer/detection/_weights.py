@@ -26,7 +26,7 @@ from laplacianformer._util.tensor_files import (
     write_tensors,
 )
 from laplacianformer.detection._builders import BUILDERS
-from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task
+from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task, with_defaults_of_file
 
 _KEYS = ("task", "architecture", "model_args", "classes", "category_ids")
 
@@ -126,10 +126,13 @@ def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[Any, dict[str, An
     if not isinstance(backbone_args, dict) or FORBIDDEN & backbone_args.keys() or "weights" in arguments:
         raise InputError(f"{path} has model_args that are not allowed: {limits.one_line(metadata['model_args'])}")
     limits.check_arguments(arguments, f"model_args in the metadata of {path}")
-    if not timm.is_model(str(arguments.get("backbone"))):
+    backbone = str(arguments.get("backbone"))
+    if not timm.is_model(backbone):
         raise InputError(
             f"{path} has a backbone {limits.shown(arguments.get('backbone'))}, which this version doesn't know"
         )
+    if backbone.startswith("laplacianformer_"):
+        arguments = {**arguments, "backbone_args": with_defaults_of_file(metadata, backbone_args)}
     count = arguments.get("num_classes")
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes) or len(classes) != count:
         raise InputError(f"{path} names {limits.shown(classes)} for a detector of {limits.shown(count)} classes")

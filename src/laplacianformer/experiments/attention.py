@@ -1,14 +1,22 @@
-"""One model with three kinds of attention, everything else equal: its accuracy after the same training."""
+"""One model with three kinds of attention and with none, all else equal: its accuracy after the same training."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.drawing import banded, tidy
-from laplacianformer.experiments.frame import Outcome, Settings
+from laplacianformer.experiments.frame import Outcome, Settings, Verdict
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.sweep import curves
-from laplacianformer.experiments.trainings import DEFAULT, compared, other_mixer, runs_of, train, with_arguments
+from laplacianformer.experiments.trainings import (
+    CONTROLS,
+    DEFAULT,
+    compared,
+    other_mixer,
+    runs_of,
+    train,
+    with_arguments,
+)
 from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "beyond the paper"
@@ -24,26 +32,25 @@ KINDS = {
 
 
 def run(settings: Settings) -> Outcome:
-    runs = runs_of(settings, KINDS, "attention")
+    runs = runs_of(settings, {**KINDS, **CONTROLS}, "attention")
     rows = train(settings, runs)
     _draw(curves(runs, settings.trainings), settings.results / "attention.png")
     return judge(rows)
 
 
 def judge(rows: Sequence[Row]) -> Outcome:
-    measured = variants.measured(rows, "attention", "laplacian")
     found = compared(rows, "attention", "laplacian")
     gaussian, softmax = found["gaussian"][1], found["softmax"][1]
-    if (gaussian.clear and gaussian.mean > 0) or (softmax.clear and softmax.mean > 0):
-        return Outcome(measured, "disagrees")
-    return Outcome(measured, "agrees" if gaussian.clear else "not confirmed at this scale")
+    beaten = (gaussian.clear and gaussian.mean > 0) or (softmax.clear and softmax.mean > 0)
+    confirmed: Verdict = "agrees" if gaussian.clear else "not confirmed at this scale"
+    return variants.outcome(rows, "attention", "laplacian", "disagrees" if beaten else confirmed)
 
 
 def _draw(points: Sequence[Row], path: Path) -> None:
     """Held-out accuracy after each epoch."""
     drawn = new_figure(6.5, 3.6)
     axis = drawn.subplots()
-    banded(axis, points, "attention", {kind: kind for kind in KINDS})
+    banded(axis, points, "attention", {kind: kind for kind in (*KINDS, *CONTROLS)})
     tidy(axis, x="epochs", y="held-out top-1, %")
     axis.legend(frameon=False, title="mean and standard deviation over seeds")
     save(drawn, path)

@@ -1,9 +1,9 @@
 """The attention matrix of the first block and its singular values, by kernel and by lambda.
 
 Without CIFAR-10, this looks into one model (--weights, or the weights in the package), whose kernel and lambda are
-replaced after training and whose features are whitened per image. With --cifar10, it looks into models that were
-trained with each kernel and each lambda: those of kernel-convergence and lambda, which are not trained twice. The
-effective rank is the exponential of the entropy of the singular values; means over heads, differences paired by image.
+replaced after training and whose features are whitened per image. With --cifar10, it looks into small pyramids that
+were trained with each kernel and each lambda. The effective rank is the exponential of the entropy of the singular
+values; means over heads, differences paired by image.
 """
 
 import copy
@@ -18,13 +18,20 @@ from laplacianformer.attention import AblationAttention, GridAttention, Laplacia
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.inputs import held_out_images, trained_nano
-from laplacianformer.experiments.kernel_convergence import VARIANTS
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.scale import SCALES as TRAINED_SCALES
 from laplacianformer.experiments.spectra import effective_rank
 from laplacianformer.experiments.statistics import paired
 from laplacianformer.experiments.sweep import weights_of
-from laplacianformer.experiments.trainings import Variants, runs_of, train
+from laplacianformer.experiments.trainings import (
+    DEFAULT,
+    PYRAMID,
+    Variants,
+    other_mixer,
+    runs_of,
+    train,
+    with_arguments,
+)
 from laplacianformer.ops._pooling import Size
 from laplacianformer.plots._figure import new_figure, save
 from laplacianformer.weights import load_weights
@@ -37,6 +44,16 @@ CLAIM: str = (
 Kernel = Literal["laplacian", "gaussian"]
 KERNELS: tuple[Kernel, ...] = ("laplacian", "gaussian")
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0)
+# averaged: the mean of the values instead of their sum (docs/baselines.md).
+TRAINED_KERNELS: Variants = {
+    **{
+        f"{model}, {kernel}": other_mixer(mixer, f"{{kernel: {kernel}, grid: 4, averaged: true}}")
+        for model, mixer in (("SOFT++", "soft++"), ("Skyformer", "skyformer"))
+        for kernel in KERNELS
+    },
+    "LaplacianFormer, laplacian": DEFAULT,
+    "LaplacianFormer, gaussian": with_arguments(kernel="gaussian"),
+}
 Models = dict[str, nn.Module]
 
 
@@ -68,10 +85,14 @@ def _models(settings: Settings) -> tuple[Models, Models, dict[str, Any], str]:
         scales = {f"lambda = {scale:g}": with_kernel(model, "laplacian", scale) for scale in SCALES}
         return kernels, scales, preprocessing, f"{what}, kernel and lambda replaced after training"
     lambdas: Variants = {f"lambda = {name}": overrides for name, overrides in TRAINED_SCALES.items()}
-    runs = [run for variants in (VARIANTS, lambdas) for run in runs_of(settings, variants, "model", seeds=1)]
+    runs = [
+        run
+        for variants in (TRAINED_KERNELS, lambdas)
+        for run in runs_of(settings, variants, "model", seeds=1, recipe=PYRAMID)
+    ]
     train(settings, runs, weights=True)
     found = {run.labels["model"]: load_weights(weights_of(run, settings.work)) for run in runs}
-    kernels, scales = ({name: found[name].model for name in variants} for variants in (VARIANTS, lambdas))
+    kernels, scales = ({name: found[name].model for name in variants} for variants in (TRAINED_KERNELS, lambdas))
     return kernels, scales, found["lambda = 4"].input, "each trained with its kernel and lambda"
 
 

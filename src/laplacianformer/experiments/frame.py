@@ -9,7 +9,9 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import write_json
 from laplacianformer._util.provenance import provenance
 
-Verdict = Literal["agrees", "agrees in part", "disagrees", "not confirmed at this scale"]
+Verdict = Literal[
+    "agrees", "agrees in part", "disagrees", "not confirmed at this scale", "attention does not matter here"
+]
 
 EXPERIMENTS = {
     "qk-distances": "Figure 1: distances between queries and keys in DeiT, PVT and Swin, and how heavy their tails are",
@@ -28,7 +30,8 @@ EXPERIMENTS = {
     "other-kernels": "the paper's future work: cosine, polynomial and Matern kernels",
     "injectivity": "appendix: whether different queries get different attention weights",
     "gradients": "appendix: the gradient of both kernels as two points approach each other",
-    "defaults": "where the paper is silent: gain, Gram matrix and number of steps of the default layer",
+    "gain": "where the paper is silent: the gain of the whitened part",
+    "defaults": "where the paper is silent: Gram matrix and number of steps of the default layer",
     "long-range": "beyond the paper: token mixers on four tasks of Long Range Arena, and against time",
 }
 
@@ -153,6 +156,10 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import gradients
 
             return gradients
+        case "gain":
+            from laplacianformer.experiments import gain
+
+            return gain
         case "defaults":
             from laplacianformer.experiments import defaults
 

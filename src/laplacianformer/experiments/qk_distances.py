@@ -21,7 +21,7 @@ from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.inputs import CIFAR10, held_out_images, queries_and_keys
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.sweep import weights_of
-from laplacianformer.experiments.trainings import runs_of, train
+from laplacianformer.experiments.trainings import PYRAMID, runs_of, train
 from laplacianformer.plots._figure import new_figure, save
 from laplacianformer.weights import load_weights
 
@@ -75,7 +75,7 @@ def _models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
     if settings.weights is not None:
         loaded = load_weights(settings.weights)
         yield loaded.metadata["architecture"], "trained", loaded.model, held_out_images(settings, 64, loaded.input)
-    runs = runs_of(settings, MODELS, "model", seeds=1)
+    runs = runs_of(settings, MODELS, "model", seeds=1, recipe=PYRAMID)
     if not settings.quick:
         train(settings, runs, weights=True)
     images = held_out_images(settings, 4 if settings.quick else 64, CIFAR10)

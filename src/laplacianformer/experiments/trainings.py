@@ -1,7 +1,8 @@
 """The one training that the sweeps vary, and what they have in common.
 
-All of them share recipes/ablation.yaml, the seeds and the table of trainings: a run that two sweeps ask for, such as
-the default one, is trained once. --quick trains on a few handwritten digits, --imagenet at the paper's own scale.
+All of them share recipes/probe.yaml, the seeds, the controls and the table of trainings: a run that two sweeps ask for,
+such as the default one, is trained once. --quick trains on a few handwritten digits, --imagenet at the paper's own
+scale.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,8 @@ from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import Difference, Summary, paired, summary
 from laplacianformer.experiments.sweep import ABLATION, Run, sweep
 
-SEEDS = 3
+SEEDS = 5
+PROBE, PYRAMID = "probe", "ablation"  # recipes: where attention alone mixes tokens, and a small LaplacianFormer
 QUICK = (
     *("data.train_samples=144", "data.val_samples=72", "data.workers=0", "optimise.epochs=2"),
     *("optimise.warmup_epochs=0.5", "run.tensorboard=false"),
@@ -34,9 +36,18 @@ def with_arguments(**arguments: object) -> tuple[str, ...]:
     return (*((ABLATION,) if needs_ablation(arguments) else ()), *changed)
 
 
-def runs_of(settings: Settings, variants: Variants, column: str, seeds: int = SEEDS) -> list[Run]:
+# What attention is worth: the accuracy without any, and with the same for all queries.
+CONTROLS: Variants = {
+    "no mixing": other_mixer("no-mixing"),
+    "mean over queries": ("model.args.attention=mean-over-queries",),
+}
+
+
+def runs_of(
+    settings: Settings, variants: Variants, column: str, *, seeds: int = SEEDS, recipe: str = PROBE
+) -> list[Run]:
     """Every variant with every seed. Seeds are the outer loop: a sweep that is stopped leaves complete pairs."""
-    recipe, shared, data = _recipe(settings)
+    recipe, shared, data = _scaled(settings, recipe)
     return [
         Run(recipe, {column: name}, (*shared, *overrides), seed, data)
         for seed in range(1 if settings.quick else seeds)
@@ -44,15 +55,15 @@ def runs_of(settings: Settings, variants: Variants, column: str, seeds: int = SE
     ]
 
 
-def _recipe(settings: Settings) -> tuple[str, tuple[str, ...], str | None]:
-    """Recipe, overrides and data."""
+def _scaled(settings: Settings, recipe: str) -> tuple[str, tuple[str, ...], str | None]:
+    """Recipe, overrides and data at the scale that was asked for."""
     if settings.quick:
-        return "digits", QUICK, None
+        return "digits", (*QUICK, *(("model.name=attention_probe",) if recipe == PROBE else ())), None
     if settings.imagenet is not None:
         return "imagenet", (), settings.imagenet
     if settings.cifar10 is None:
         raise InputError("this experiment trains on CIFAR-10: give --cifar10 DIR (DIR/train/CLASS, DIR/val/CLASS)")
-    return "ablation", (), settings.cifar10
+    return recipe, (), settings.cifar10
 
 
 def train(settings: Settings, runs: Sequence[Run], *, weights: bool = False) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Sweeps over one setting of the model: variants against the default, paired by seed."""
+"""Sweeps over one setting of the model: variants against the default, paired by seed, and the worth of attention."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,21 @@ from pathlib import Path
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings, Verdict
 from laplacianformer.experiments.rows import Row
-from laplacianformer.experiments.statistics import summary
-from laplacianformer.experiments.trainings import Variants, accuracies, compared, runs_of, train
+from laplacianformer.experiments.statistics import paired, summary
+from laplacianformer.experiments.trainings import CONTROLS, Variants, accuracies, compared, runs_of, train
 from laplacianformer.plots._figure import new_figure, save
 
 Reported = Mapping[str, Mapping[str, float]]  # series of the paper: {variant: its accuracy minus that of the default}
+# Points that attention must be worth for a comparison of two kinds of it to say anything.
+MATTERS = 2.0
+DOES_NOT_MATTER: Verdict = "attention does not matter here"
 
 
 def compare(
     settings: Settings, column: str, variants: Variants, default: str, reported: Reported | None = None
 ) -> list[Row]:
-    """Train all variants and plot their differences to the default."""
-    rows = train(settings, runs_of(settings, variants, column))
+    """Train all variants and the controls, and plot their differences to the default."""
+    rows = train(settings, runs_of(settings, {**variants, **CONTROLS}, column))
     _draw(rows, column, default, reported or {}, settings.results / f"{settings.results.name}.png")
     return rows
 
@@ -35,22 +38,38 @@ def measured(rows: Sequence[Row], column: str, default: str) -> str:
     )
 
 
-def _is_best(rows: Sequence[Row], column: str, default: str, others: Sequence[str] | None = None) -> Verdict:
-    """Whether the default is more accurate than the others. Differences within the noise count neither way."""
-    found = compared(rows, column, default)
-    differences = [found[name][1] for name in others or found if name != default]
-    if any(difference.clear and difference.mean > 0 for difference in differences):
-        return "disagrees"
-    return verdict_of_parts([difference.clear for difference in differences])
-
-
 def verdict_of_parts(confirmed: Sequence[bool]) -> Verdict:
     """The verdict on a claim with several parts, none of which is contradicted."""
     return "agrees" if all(confirmed) else "agrees in part" if any(confirmed) else "not confirmed at this scale"
 
 
 def judge(rows: Sequence[Row], column: str, default: str, others: Sequence[str] | None = None) -> Outcome:
-    return Outcome(measured(rows, column, default), _is_best(rows, column, default, others))
+    """Whether the default is more accurate than the others. Differences within the noise count neither way."""
+    found = compared(rows, column, default)
+    rivals = others or [name for name in found if name != default and name not in CONTROLS]
+    differences = [found[name][1] for name in rivals]
+    if any(difference.clear and difference.mean > 0 for difference in differences):
+        return outcome(rows, column, default, "disagrees")
+    return outcome(rows, column, default, verdict_of_parts([difference.clear for difference in differences]))
+
+
+def outcome(rows: Sequence[Row], column: str, default: str, verdict: Verdict) -> Outcome:
+    """What was measured, and the verdict, unless attention is worth so little that nothing can be said about it."""
+    worth, matters = worth_of_attention(rows, column, default)
+    return Outcome(
+        f"{measured(rows, column, default)} {worth}", verdict if matters else "attention does not matter here"
+    )
+
+
+def worth_of_attention(rows: Sequence[Row], column: str, default: str) -> tuple[str, bool]:
+    """The default minus the better of the controls, as a sentence, and whether that is enough to compare."""
+    base = accuracies(rows, column, default)
+    worth, control = min((paired(base, accuracies(rows, column, control)), control) for control in CONTROLS)
+    sentence = (
+        f"Attention is worth {worth} points here ({default} minus {control}, the better control; comparisons count "
+        f"from {MATTERS:g} points)."
+    )
+    return sentence, worth.mean >= MATTERS
 
 
 def _draw(rows: Sequence[Row], column: str, default: str, reported: Reported, path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from laplacianformer.experiments import variants
-from laplacianformer.experiments.frame import Outcome, Settings
+from laplacianformer.experiments.frame import Outcome, Settings, Verdict
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.trainings import DEFAULT, compared, with_arguments
 
@@ -25,9 +25,8 @@ def run(settings: Settings) -> Outcome:
 
 
 def judge(rows: Sequence[Row]) -> Outcome:
-    measured = variants.measured(rows, "whitening", "running")
     found = compared(rows, "whitening", "running")
     none, full = found["none"][1], found["full"][1]
-    if (none.clear and none.mean > 0) or (full.clear and full.mean > 0):
-        return Outcome(measured, "disagrees")
-    return Outcome(measured, "agrees" if none.clear else "not confirmed at this scale")
+    beaten = (none.clear and none.mean > 0) or (full.clear and full.mean > 0)
+    confirmed: Verdict = "agrees" if none.clear else "not confirmed at this scale"
+    return variants.outcome(rows, "whitening", "running", "disagrees" if beaten else confirmed)

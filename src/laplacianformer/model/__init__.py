@@ -1,7 +1,9 @@
-"""The backbone, its six sizes, and the timm contract."""
+"""The backbone, its six sizes, the probe of token mixers, and the timm contract."""
 
+from laplacianformer.model._probe import Probe
 from laplacianformer.model.backbone import LaplacianFormer
 from laplacianformer.model.sizes import (  # registers the sizes with timm
+    attention_probe,
     default_cfgs,
     laplacianformer_huge,
     laplacianformer_large,
@@ -13,6 +15,8 @@ from laplacianformer.model.sizes import (  # registers the sizes with timm
 
 __all__ = [
     "LaplacianFormer",
+    "Probe",
+    "attention_probe",
     "default_cfgs",
     "laplacianformer_huge",
     "laplacianformer_large",

@@ -11,6 +11,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from laplacianformer.attention import ATTENTIONS
+from laplacianformer.attention._controls import CONTROLS
 from laplacianformer.attention._grid import GridAttention
 from laplacianformer.attention._options import laplacian_layer
 from laplacianformer.model._blocks import Block, PatchEmbedding, Stage, init_weights
@@ -25,8 +26,8 @@ class LaplacianFormer(nn.Module):
         in_chans: channels of the image.
         num_classes: outputs of the head; 0 for none.
         global_pool: "avg", or "" for feature maps.
-        attention: the token mixer: "laplacian", another of `ATTENTIONS` (docs/baselines.md), or a callable
-            (dim, num_heads, **attention_args).
+        attention: the token mixer: "laplacian", another of `ATTENTIONS` (docs/baselines.md), a control ("no-mixing" or
+            "mean-over-queries"), or a callable (dim, num_heads, **attention_args).
         attention_args: passed on to the token mixer, e.g. {"grid": 14}.
         drop_rate: dropout before the head.
         proj_drop_rate: dropout after projections.
@@ -205,8 +206,9 @@ def _token_mixer(
     if factory == "laplacian":
         factory, options = laplacian_layer(options)
     elif isinstance(factory, str):
-        if factory not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)} or a callable, got {attention!r}")
-        factory = ATTENTIONS[factory]
+        known = {**ATTENTIONS, **CONTROLS}
+        if factory not in known:
+            raise ValueError(f"attention must be one of {', '.join(known)} or a callable, got {attention!r}")
+        factory = known[factory]
     mixer: Callable[..., GridAttention] = factory
     return lambda dim, heads: mixer(dim, heads, **options)

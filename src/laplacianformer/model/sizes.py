@@ -11,16 +11,25 @@ from torch import nn
 
 from laplacianformer import assets
 from laplacianformer._util.settings import SUFFIX
+from laplacianformer.model._probe import Probe
 from laplacianformer.model.backbone import LaplacianFormer
 
 
-def _create(name: str, pretrained: bool, arguments: dict[str, Any], **size: Any) -> nn.Module:
+def _create(
+    name: str,
+    pretrained: bool,
+    arguments: dict[str, Any],
+    *,
+    kind: type[LaplacianFormer] = LaplacianFormer,
+    stages: int = 4,
+    **size: Any,
+) -> nn.Module:
     model: nn.Module = build_model_with_cfg(
-        LaplacianFormer,
+        kind,
         name,
         pretrained,
         pretrained_filter_fn=_with_settings,
-        feature_cfg={"out_indices": (0, 1, 2, 3), "feature_cls": "getter"},
+        feature_cfg={"out_indices": tuple(range(stages)), "feature_cls": "getter"},
         **{**size, **arguments},
     )
     if isinstance(model, LaplacianFormer):
@@ -65,6 +74,7 @@ default_cfgs = generate_default_cfgs(
         "laplacianformer_medium": _cfg(),
         "laplacianformer_large": _cfg(),
         "laplacianformer_huge": _cfg(),
+        "attention_probe": _cfg(input_size=(3, 32, 32), pool_size=(8, 8), crop_pct=1.0, fixed_input_size=True),
     }
 )
 
@@ -76,7 +86,12 @@ def laplacianformer_nano(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     Pretrained on CIFAR-10, where the package comes with the weights.
     """
     kwargs = assets.as_pretrained(kwargs) if pretrained else kwargs
-    widths = {"embed_dims": (32, 64, 128, 160), "num_heads": (1, 2, 4, 5), "stem_kernel": 3, "stem_stride": 2}
+    widths: dict[str, Any] = {
+        "embed_dims": (32, 64, 128, 160),
+        "num_heads": (1, 2, 4, 5),
+        "stem_kernel": 3,
+        "stem_stride": 2,
+    }
     return _create("laplacianformer_nano", pretrained, kwargs, depths=(2, 2, 2, 1), **widths)
 
 
@@ -108,3 +123,12 @@ def laplacianformer_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 def laplacianformer_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """The size "huge" of the paper; there are no weights for it."""
     return _create("laplacianformer_huge", pretrained, kwargs, depths=(4, 4, 50, 4))
+
+
+@register_model
+def attention_probe(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """0.1 M parameters, for images of 32 pixels: nothing but the attention mixes tokens. There are no weights for it.
+
+    See `Probe`.
+    """
+    return _create("attention_probe", pretrained, kwargs, kind=Probe, stages=1)

@@ -17,7 +17,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._sources import VOCABULARY
-from laplacianformer.weights._file import FORMAT, check_task
+from laplacianformer.weights._file import FORMAT, check_task, with_defaults_of_file
 
 _NAME = "sequence_encoder"
 _KEYS = ("task", "architecture", "model_args", "sequence", "classes")
@@ -110,4 +110,4 @@ def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], t
     count = arguments.get("num_classes")
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes) or len(classes) != count:
         raise InputError(f"{path} names {classes!r} for an encoder of {count} classes")
-    return arguments, tuple(classes)
+    return with_defaults_of_file(metadata, arguments), tuple(classes)

@@ -30,7 +30,7 @@ from laplacianformer._util.tensor_files import (
 )
 from laplacianformer.model import LaplacianFormer
 
-FORMAT = "laplacianformer 1"
+FORMAT = "laplacianformer 2"
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 _KEYS = ("task", "architecture", "model_args", "input", "classes")
 # What holds the weights of a task, and the command that takes them beside eval.
@@ -141,6 +141,18 @@ def _own_metadata(model: Any) -> dict[str, str]:
     }
 
 
+def with_defaults_of_file(metadata: Mapping[str, str], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a model with Laplacian attention, with the defaults of the time when its file was written.
+
+    Up to format 1 the default gain was 1.
+    """
+    options = arguments.get("attention_args") or {}
+    laplacian = arguments.get("attention", "laplacian") in ("laplacian", "ablation")
+    if metadata.get("format", "") not in ("", "laplacianformer 1") or not laplacian or "gain" in options:
+        return arguments
+    return {**arguments, "attention_args": {**options, "gain": 1.0}}
+
+
 def stated_task(path: Path) -> str:
     """The task that the weights of a file are for, such as "classification"; empty if it doesn't say so."""
     return read_metadata(path).get("task", "")
@@ -178,6 +190,8 @@ def _check(
     if not isinstance(arguments, dict) or FORBIDDEN & arguments.keys():
         raise InputError(f"{path} has model_args that are not allowed: {limits.one_line(metadata['model_args'])}")
     limits.check_arguments(arguments, f"model_args in the metadata of {path}")
+    if metadata["architecture"].startswith("laplacianformer_"):
+        arguments = with_defaults_of_file(metadata, arguments)
     if expected is None:
         expected = _expected_tensors(path, metadata["architecture"], arguments)
     check_tensors(path, metadata["architecture"], expected, tensors)

@@ -109,6 +109,14 @@ def one_block_a_stage(size: str, attention: str) -> nn.Module:
         return timm.create_model(size, attention=attention, depths=(1, 1, 1, 1))
 
 
+def soft_parameters(dim: int) -> int:
+    """One projection less; a 3 x 3 filter and a norm for heads of 32 channels."""
+    return 9 * 32 * 32 + 2 * 32 - dim * (dim + 1)
+
+
+OWN_PARAMETERS = {"soft": soft_parameters, "soft++": soft_parameters, "hedgehog": lambda dim: 2 * 32 * dim}
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_every_width_can_be_created_with_it(name: str) -> None:
     """One block per stage of nano and of tiny, whose widths all larger sizes have; softmax's parameters and its own."""
@@ -116,9 +124,7 @@ def test_every_width_can_be_created_with_it(name: str) -> None:
         model, softmax = one_block_a_stage(size, name), one_block_a_stage(size, "softmax")
         assert model(torch.empty(2, 3, 40, 56, device="meta")).shape == (2, 1000)
         dims = [stage.blocks[0].attention.dim for stage in model.stages]
-        own = {"soft": -1, "soft++": -1, "hedgehog": 2}.get(name, 0)  # tied projections; two maps per head
-        more = sum(dim * 32 if own > 0 else dim * (dim + 1) for dim in dims)
-        assert parameters(model) == parameters(softmax) + own * more
+        assert parameters(model) == parameters(softmax) + sum(OWN_PARAMETERS.get(name, lambda dim: 0)(d) for d in dims)
 
 
 @pytest.mark.parametrize("size", NAMES)
@@ -132,7 +138,8 @@ def test_every_size_can_be_created_with_all_of_them(size: str) -> None:
 
 
 # Beside the projections that all mixers share.
-OWN = {"performer": {"omega"}, "hedgehog": {"query_map", "key_map"}}
+LEARNED = {"landmark_filter.weight", "landmark_norm.weight", "landmark_norm.bias"}
+OWN = {"performer": {"omega"}, "hedgehog": {"query_map", "key_map"}, "soft": LEARNED, "soft++": LEARNED}
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -29,12 +29,18 @@ def cosformer(layer: Any, q: Tensor, k: Tensor) -> Tensor:
 
 
 def performer(layer: Any, q: Tensor, k: Tensor) -> Tensor:
-    """Without stabilisers, feature by feature."""
+    """Feature by feature, with what the authors add to features of at most 1."""
     total = torch.zeros(*q.shape[:2], N, N, dtype=q.dtype)
     q, k = q / q.shape[-1] ** 0.25, k / k.shape[-1] ** 0.25
-    for omega in layer.omega.unbind(1):
-        by_query, by_key = ((x @ omega[..., None] - x.square().sum(-1, keepdim=True) / 2).exp() for x in (q, k))
-        total += by_query @ by_key.mT
+    products = [[x @ omega[..., None] for x in (q, k)] for omega in layer.omega.unbind(1)]
+    by_query, by_key = (torch.cat(parts, dim=-1) for parts in zip(*products, strict=True))
+    largest = by_query.amax(-1, keepdim=True), by_key.amax((-2, -1), keepdim=True)
+    for both in products:
+        one, other = (
+            (product - most - x.square().sum(-1, keepdim=True) / 2).exp() + 1e-4
+            for product, most, x in zip(both, largest, (q, k), strict=True)
+        )
+        total += one @ other.mT
     return row_normalised(total)
 
 
@@ -166,11 +172,21 @@ def test_performer_approaches_softmax_as_features_grow() -> None:
     assert many < 0.02 * wanted.square().mean().sqrt()
 
 
-def test_the_draw_is_fixed_by_its_own_seed_and_kept_in_the_state() -> None:
+def test_every_layer_has_a_draw_of_its_own_which_is_kept_in_the_state() -> None:
+    """The same draws from the same seed of torch, whose generator they leave as it is; or one given seed for all."""
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        drawn.append([ATTENTIONS["performer"](16, 2).omega for _ in range(3)])
+        after = torch.rand(())
     torch.manual_seed(5)
-    first = ATTENTIONS["performer"](16, 2)
-    assert torch.equal(first.omega, ATTENTIONS["performer"](16, 2).omega)
-    other = ATTENTIONS["performer"](16, 2, seed=1)
+    for _ in range(3):
+        ATTENTIONS["performer"](16, 2, seed=1)
+    assert torch.rand(()) == after
+    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
+    assert not any(torch.equal(drawn[0][i], drawn[0][j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    first, other = (ATTENTIONS["performer"](16, 2, seed=seed) for seed in (0, 1))
+    assert torch.equal(first.omega, ATTENTIONS["performer"](16, 2, seed=0).omega)
     assert not torch.equal(first.omega, other.omega)
     other.load_state_dict(first.state_dict())
     assert torch.equal(first(tokens(SIZE).float(), SIZE), other(tokens(SIZE).float(), SIZE))

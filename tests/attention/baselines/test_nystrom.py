@@ -18,19 +18,22 @@ KERNELS = ["gaussian", "laplacian"]
 
 
 def kernel(layer: Any, x: Tensor, y: Tensor) -> Tensor:
-    return kernel_matrix(x, y, layer.kernel_name, layer.head_dim**0.25 if layer.kernel_name == "gaussian" else 4.0)
+    """Of queries and keys that are divided by d^(1/4): the Gaussian of width 1, or the Laplacian of lambda = 4."""
+    x, y = x / layer.head_dim**0.25, y / layer.head_dim**0.25
+    return kernel_matrix(x, y, layer.kernel_name, 1.0 if layer.kernel_name == "gaussian" else 4.0)
 
 
 def soft(layer: Any, given: Points) -> Tensor:
-    w = kernel(layer, given.km, given.km)
-    return kernel(layer, given.q, given.km) @ torch.linalg.pinv(w) @ kernel(layer, given.km, given.k)
+    w = kernel(layer, given.learned, given.learned)
+    inverse = torch.linalg.inv(w + 0.01 * torch.eye(w.shape[-1], dtype=w.dtype))
+    return kernel(layer, given.q, given.learned) @ inverse @ kernel(layer, given.learned, given.k)
 
 
 def soft_plus_plus(layer: Any, given: Points) -> Tensor:
-    w = kernel(layer, given.km, given.km)
+    w = kernel(layer, given.learned, given.learned)
     normalise = torch.diag_embed(w.sum(-1) ** -0.5)
     inverse = normalise @ torch.linalg.inv(w) @ normalise
-    return kernel(layer, given.q, given.km) @ inverse @ kernel(layer, given.km, given.k)
+    return kernel(layer, given.q, given.learned) @ inverse @ kernel(layer, given.learned, given.k)
 
 
 def skyformer(layer: Any, given: Points) -> Tensor:
@@ -71,18 +74,17 @@ def test_the_matrix_is_that_of_the_formula(name: str, options: dict[str, Any]) -
     torch.testing.assert_close(matrix(layer, x, SIZE), ORACLES[name](layer, given), rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["soft", "skyformer"])
 @pytest.mark.parametrize("kernel_name", KERNELS)
-def test_with_every_token_a_landmark_the_kernel_is_exact(
-    name: str, kernel_name: Any, monkeypatch: pytest.MonkeyPatch
+def test_with_every_token_a_landmark_the_kernel_of_skyformer_is_exact(
+    kernel_name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when it is solved for: inv(k(X, X)) then takes back what was multiplied. Queries and keys differ."""
-    layer, x = build(name, tied=False, kernel=kernel_name, iterations=60), 4 * tokens(SIZE)
+    layer, x = build("skyformer", tied=False, kernel=kernel_name, iterations=60), 4 * tokens(SIZE)
     given = points(layer, x, SIZE)
     wanted = kernel(layer, given.q, given.k)
     torch.testing.assert_close(matrix(layer, x, SIZE), wanted, rtol=1e-10, atol=1e-12)
     monkeypatch.setattr(layer, "is_exact", lambda size: False)
-    monkeypatch.setattr(layer, "eps", 1e-9, raising=False)  # Skyformer's alone
+    monkeypatch.setattr(layer, "eps", 1e-9)
     torch.testing.assert_close(matrix(layer, x, SIZE), wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -109,20 +111,24 @@ def test_soft_with_tied_projections_is_symmetric_and_positive(name: str, kernel_
 
 
 def test_the_normalisation_of_soft_plus_plus_lowers_its_norm() -> None:
-    """With equal tokens SOFT adds up all N values, SOFT++ N / m of them; with other tokens it is smaller as well."""
-    equal, various = tokens(SIZE)[:, :1].expand(-1, 30, -1), tokens(SIZE)
-    norms = {
-        (name, kind): torch.linalg.matrix_norm(matrix(build(name, grid=3, rope=False), x, SIZE), 2).max().item()
-        for name in ("soft", "soft++")
-        for kind, x in (("equal", equal), ("various", various))
-    }
-    assert norms["soft", "equal"] == pytest.approx(30)
-    assert norms["soft++", "equal"] == pytest.approx(30 / 9)
-    assert norms["soft++", "various"] < norms["soft", "various"]
+    for scale in (0.5, 1, 4):
+        x = scale * tokens(SIZE)
+        soft, normalised = (matrix(build(name, grid=3, rope=False), x, SIZE) for name in ("soft", "soft++"))
+        assert (torch.linalg.matrix_norm(normalised, 2) < torch.linalg.matrix_norm(soft, 2)).all()
 
 
-def test_the_gradient_of_soft_is_that_of_the_pseudo_inverse() -> None:
-    """-X' G X' with the X of the steps that ran, also where they have not converged."""
+@pytest.mark.parametrize("name", ["soft", "soft++"])
+def test_landmarks_of_soft_do_not_shrink_with_the_queries(name: str) -> None:
+    """LayerNorm gives them their length: with shorter queries they stay as they are."""
+    layer, x = build(name, grid=3, rope=False, qkv_bias=False), 4 * tokens(SIZE)
+    q, k, _ = layer.project(x, SIZE)
+    long, short = (layer.points(factor * q, factor * k, SIZE, None) for factor in (100.0, 1.0))
+    torch.testing.assert_close(long, short, rtol=0.05, atol=0.05)
+    assert long.std() > 0.5
+
+
+def test_the_gradient_of_soft_is_that_of_the_inverse_and_of_soft_plus_plus_that_of_the_steps() -> None:
+    """-Y' G Y' with the Y of the steps that ran, also where they have not converged; and finite differences."""
     torch.manual_seed(0)
     x, grad = torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(2, 5, 5, dtype=torch.float64)
     w = kernel_matrix(x, x, "gaussian", 2.0).requires_grad_()
@@ -130,6 +136,7 @@ def test_the_gradient_of_soft_is_that_of_the_pseudo_inverse() -> None:
     (found,) = torch.autograd.grad(inverse, w, grad)
     torch.testing.assert_close(found, -inverse.mT @ grad @ inverse.mT)
     assert (w @ inverse - torch.eye(5, dtype=torch.float64)).abs().max() > 0.1
+    assert torch.autograd.gradcheck(build("soft++", iterations=3).inverse, w, fast_mode=True)
 
 
 @pytest.mark.parametrize("kernel_name", KERNELS)
@@ -183,11 +190,16 @@ def test_the_pseudo_inverse_of_a_singular_matrix_is_that_of_moore_and_penrose() 
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("name", KERNELISED)
 def test_averaged_equal_tokens_give_the_mean_of_the_values(name: str, kernel_name: Any, size: tuple[int, int]) -> None:
-    """Up to Skyformer's eps; not averaged, the same matrix times N, and for SOFT++ N / m."""
+    """Up to Skyformer's eps; not averaged, the same matrix times N, and for SOFT++ N / m. SOFT's learned landmarks are
+    not the tokens: its weights are equal, and less than 1 / N."""
     n, x = size[0] * size[1], tokens(size)[:, :1].expand(-1, size[0] * size[1], -1)
     options = {"grid": 3, "kernel": kernel_name, "rope": False, "tied": True}
     found = matrix(build(name, averaged=True, **options), x, size)
-    torch.testing.assert_close(found, torch.full_like(found, 1 / n), rtol=0.02, atol=0)
+    torch.testing.assert_close(found, found[..., :1, :1].expand_as(found))
+    if name == "skyformer":
+        torch.testing.assert_close(found, torch.full_like(found, 1 / n), rtol=0.02, atol=0)
+    else:
+        assert (found < 1 / n).all()
     summed = matrix(build(name, **options), x, size)
     factor = n / min(n, 9) if name == "soft++" else n
     torch.testing.assert_close(summed, factor * found)

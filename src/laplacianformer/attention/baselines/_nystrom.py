@@ -3,10 +3,9 @@
     S = k(Q, X) inv(k(X, X)) k(X, K)        X landmarks, m of them        out = S V
 
 k is the Gaussian kernel of SOFT and Skyformer, exp(-|x - y|_2^2 / (2 sqrt(d))), or the Laplacian in its place,
-exp(-|x - y|_1 / 4). Methods differ in their landmarks and in their inverse. Landmarks are averaged first and rotated
-at the centres of their cells, as in laplacian.py. Where every token is a landmark, S is k(Q, K) and nothing is solved
-(SOFT++ apart).
-All in float32 (float64 for float64 inputs).
+exp(-|x - y|_1 / (4 d^(1/4))): both papers divide queries and keys by d^(1/4) first. Methods differ in their landmarks
+and in their inverse. Landmarks are averaged first and rotated at the centres of their cells, as in laplacian.py. All in
+float32 (float64 for float64 inputs).
 
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
@@ -36,7 +35,7 @@ class KernelAttention(LandmarkAttention):
         dim: channels.
         num_heads: heads.
         kernel: "gaussian" or "laplacian".
-        scale: sigma of the Gaussian kernel or lambda of the Laplacian; None for d^(1/4) and 4.
+        scale: sigma of the Gaussian kernel or lambda of the Laplacian; None for d^(1/4) and 4 d^(1/4).
         averaged: times 1 / N (m / N for SOFT++), so that equal tokens give the mean of the values, not their sum. The
             papers' own blocks do without: SOFT's normalises after the attention, the blocks here before it.
         iterations: of the inverse.
@@ -62,7 +61,7 @@ class KernelAttention(LandmarkAttention):
         self.iterations = iterations
         check.choice(type(self).__name__, ("gaussian", "laplacian"), kernel=kernel)
         if scale is None:
-            scale = self.head_dim**0.25 if kernel == "gaussian" else 4.0
+            scale = self.head_dim**0.25 * (1 if kernel == "gaussian" else 4)
         check.positive(type(self).__name__, scale=scale)
         self.kernel_name, self.scale, self.averaged = kernel, float(scale), averaged
 

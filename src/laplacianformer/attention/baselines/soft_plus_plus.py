@@ -1,10 +1,10 @@
 """SOFT++: Lu, Zhang, Zhu, Feng, Xiang and Zhang, "Softmax-free Linear Transformers", 2024.
 
-    S = k(Q, Km) D^(-1/2) pinv(W) D^(-1/2) k(Km, K)        W = k(Km, Km)    D = diag(W 1)    Q = K    out = S V
+    S = k(Q, X) D^(-1/2) pinv(W) D^(-1/2) k(X, K)        W = k(X, X)    D = diag(W 1)    Q = K    out = S V
 
 SOFT with its pseudo-inverse normalised from both sides by the degrees of the landmarks, which lowers the norm of S and
-keeps it symmetric. There is no shortcut where every token is a landmark: S is then W D^(-1/2) inv(W) D^(-1/2) W.
-O(N m d).
+keeps it symmetric. In the authors' code its inverse has no ridge and the gradient of the steps; the start there depends
+on all images of a batch, and is that of each matrix here. O(N m d).
 
 Shape suffixes: b batch, h heads, m landmarks.
 """
@@ -24,7 +24,9 @@ class SoftPlusPlusAttention(SoftAttention):
 
     mixer = "soft++"
 
-    has_exact_form = False
+    eps = 0.0
+    start = "transpose"
+    gradient = "exact"
 
     def inverse(self, w_bhmm: Tensor) -> Tensor:
         root_bhm1 = w_bhmm.sum(-1, keepdim=True).rsqrt()

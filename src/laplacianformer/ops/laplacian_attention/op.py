@@ -56,7 +56,7 @@ def laplacian_attention(  # long: its arguments, and what they mean
         size: of the grid: (length,), (H, W) or (T, H, W).
         cells: the grid of landmarks, at most as fine as that of the tokens; with the prefix there are m.
         scale: lambda, greater than 0.
-        gain: weight of the whitened part: a number, or a tensor with one number per head.
+        gain: weight of the whitened part: a number, a tensor with one number per head, or "auto", sqrt(m).
         variance: "batch": of the columns of C over batch and queries; "synced": over the batches of all processes of
             torch.distributed; a tensor (heads, m), or (B, heads, m): a given one, a constant; None: D = I.
         prefix: leading tokens that are not on the grid; each is a landmark.
@@ -153,7 +153,8 @@ def _checked_rotations(
 def _check_whitening(q: Tensor, gain: Gain, variance: Variance, landmarks: int) -> None:
     heads = q.shape[1]
     if not isinstance(gain, Tensor):
-        check.number(_OP, gain=gain)
+        if gain != "auto":
+            check.number(_OP, gain=gain)
     elif tuple(gain.shape) != (heads,):
         raise ValueError(f"{_OP}: a gain per head must be ({heads},), got {tuple(gain.shape)}")
     if isinstance(variance, Tensor):

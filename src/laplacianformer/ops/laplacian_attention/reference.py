@@ -12,7 +12,7 @@ landmark are those of the identity, so that its inverse falls apart, and L and F
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,8 @@ from laplacianformer.ops.newton_schulz import newton_schulz
 from laplacianformer.ops.rotate import reference as plain_rotation
 from laplacianformer.ops.rotate import rotate
 
-Gain = Tensor | float
+# A number, one per head, or "auto": the square root of the number of landmarks.
+Gain = Tensor | float | Literal["auto"]
 
 
 def attention(
@@ -163,14 +164,24 @@ def fold(
 ) -> tuple[Tensor, Tensor]:
     """F = gain/m P D L, and mean_rows(L), (B, heads, 1, d), from L and D L."""
     if mask is None:
-        folded = by_head(gain) / values_bhmd.shape[-2] * (whitened_bhmd - whitened_bhmd.mean(-2, keepdim=True))
-        return folded, values_bhmd.mean(-2, keepdim=True)
+        count = values_bhmd.shape[-2]
+        centred = whitened_bhmd - whitened_bhmd.mean(-2, keepdim=True)
+        return by_head(gain, count, values_bhmd) / count * centred, values_bhmd.mean(-2, keepdim=True)
     _, landmarks = mask.counts(values_bhmd.dtype)  # L is zero where there is none: sums need no mask
     centred = whitened_bhmd - whitened_bhmd.sum(-2, keepdim=True) / landmarks
-    folded = by_head(gain) / landmarks * centred.masked_fill(mask.absent_landmarks, 0)
+    folded = by_head(gain, landmarks, values_bhmd) / landmarks * centred.masked_fill(mask.absent_landmarks, 0)
     return folded, values_bhmd.sum(-2, keepdim=True) / landmarks
 
 
-def by_head(gain: Gain) -> Gain:
-    """A gain that multiplies (..., heads, rows, columns)."""
-    return gain[:, None, None] if isinstance(gain, Tensor) else gain
+def by_head(gain: Gain, landmarks: Tensor | int, like: Tensor) -> Tensor | float:
+    """A gain that multiplies (..., heads, rows, columns). m is a number, or a tensor with that of each item."""
+    if isinstance(gain, Tensor):
+        return gain[:, None, None]
+    if gain != "auto":
+        return gain
+    if isinstance(landmarks, Tensor):
+        return landmarks.sqrt()
+    if isinstance(landmarks, int):
+        return landmarks**0.5
+    # A length of an exported graph: exporters know the square roots of tensors.
+    return torch.full((), landmarks, dtype=like.dtype, device=like.device).sqrt()

@@ -1,5 +1,6 @@
 """What the attention is given beside tensors of tokens."""
 
+import math
 from typing import Literal, NamedTuple
 
 from torch import Tensor
@@ -26,6 +27,11 @@ class Settings(NamedTuple):
     cell_rotation: Rotation | None
     prefix: int = 0  # tokens before the grid, each a landmark
     mask: TokenMask | None = None
+
+    @property
+    def landmarks(self) -> int:
+        """m, where all of them are there."""
+        return self.prefix + math.prod(self.cells)
 
     @property
     def solves(self) -> bool:

@@ -1,4 +1,5 @@
-"""newton_schulz in C++ for matrices that fit the cache; larger ones are torch's own batched products."""
+"""newton_schulz in C++ for matrices that fit the cache; larger ones are torch's own batched products, and so are those
+of the authors' start, which is there only to compare with."""
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ LARGEST = 128
 
 
 def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
-    if w.shape[-1] > LARGEST:
+    if w.shape[-1] > LARGEST or start == "authors":
         return reference.forward(w, iterations, eps, start)
     out = torch.empty(w.shape, dtype=w.dtype, device="cpu")
     torch.ops.laplacianformer_cpu.inverse_forward(*dense(w), out, iterations, eps, start == "identity", level())
@@ -20,7 +21,7 @@ def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
 
 
 def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
-    if w.shape[-1] > LARGEST:
+    if w.shape[-1] > LARGEST or start == "authors":
         return reference.backward(grad, w, iterations, eps, start)
     out = torch.empty(w.shape, dtype=w.dtype, device="cpu")
     identity = start == "identity"

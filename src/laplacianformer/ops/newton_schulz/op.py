@@ -1,7 +1,7 @@
 """newton_schulz: the public functions and their registration with torch.library."""
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from laplacianformer.ops._precision import accumulation_dtype, full_products, un
 from laplacianformer.ops._registered import registered
 from laplacianformer.ops.newton_schulz import cpu, reference
 
-Start = Literal["transpose", "identity"]
+Start = Literal["transpose", "identity", "authors"]
 Gradient = Literal["exact", "implicit"]
 
 
@@ -33,7 +33,8 @@ def newton_schulz(
         iterations: steps; each squares the residual I - (w + eps I) X.
         eps: added to the diagonal.
         start: "transpose" converges for every invertible matrix. "identity" needs about half the steps
-            and a symmetric positive definite one.
+            and a symmetric positive definite one. "authors" is that of the paper's released ops, to compare with:
+            1.8 / (largest row sum of w)^2 (w + eps I), for the same matrices without negative entries.
         gradient: "exact" differentiates the steps that ran; "implicit" is -X' G X', right only at convergence.
         backend: force one (see `backends()`); by default the fastest that can run.
 
@@ -59,7 +60,7 @@ def _checked(op: str, w: Tensor, iterations: int, eps: float, start: str) -> Ten
         raise ValueError(f"{op}: w must have at least one row, got {tuple(w.shape)}")
     check.iterations(op, iterations)
     check.not_negative(op, eps=eps)
-    check.choice(op, ("transpose", "identity"), start=start)
+    check.choice(op, get_args(Start), start=start)
     return under_autocast(w, dtype=torch.float32)[0]
 
 

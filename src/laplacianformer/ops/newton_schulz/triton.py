@@ -30,7 +30,7 @@ def forward(w: Tensor, iterations: int, eps: float, start: str) -> Tensor:
         with full_products(w.device):
             return reference.forward(w, iterations, eps, start)
     a_bmm = reference.regularised(support.matrices(w)[0], eps)
-    iterates = _iterates(_padded(a_bmm), _padded(reference.first(a_bmm, start)), iterations, keep=2)
+    iterates = _iterates(_padded(a_bmm), _padded(reference.first(a_bmm, start, eps)), iterations, keep=2)
     return _unpadded(iterates[:, iterations % 2], w)
 
 
@@ -41,11 +41,11 @@ def backward(grad: Tensor, w: Tensor, iterations: int, eps: float, start: str) -
             return reference.backward(grad, w, iterations, eps, start)
     grad_bmm, w_bmm = support.matrices(grad, w)
     a_bmm = reference.regularised(w_bmm, eps)
-    a, first = _padded(a_bmm), _padded(reference.first(a_bmm, start))
+    a, first = _padded(a_bmm), _padded(reference.first(a_bmm, start, eps))
     iterates = _iterates(a, first, iterations - 1, keep=iterations)
     size = w.shape[-1]
     grad_x, grad_a = (g[:, :size, :size] for g in _gradients(a, iterates, _padded(grad_bmm.to(a.dtype))))
-    return _unpadded(grad_a + reference.first_adjoint(grad_x, a_bmm, start), w)
+    return _unpadded(grad_a + reference.first_adjoint(grad_x, a_bmm, start, eps), w)
 
 
 def _large(w: Tensor) -> bool:
