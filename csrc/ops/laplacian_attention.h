@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,8 +27,8 @@ namespace laplacianformer {
 struct AttentionSettings {
   Grid grid;
   int64_t iterations;
-  double gain, scale, eps, variance_eps;
-  std::optional<Tensor> gains;  // (heads), used instead of `gain`.
+  double gain, scale, eps, variance_eps;  // gain: NaN for the square root of the number of landmarks.
+  std::optional<Tensor> gains;            // (heads), used instead of `gain`.
   Rotation token_rotation, landmark_rotation;
   std::optional<TokenMask> mask;
   const Level& level;
@@ -52,7 +53,10 @@ struct AttentionSettings {
   RowPairs with_landmarks(const Tensor& q, const Tensor& landmarks) const {
     return {q, landmarks, long_rotation(), scale, counts()};
   }
-  float head_gain(int64_t head) const { return gains ? floats(*gains)[head] : static_cast<float>(gain); }
+  float head_gain(int64_t head, int64_t landmarks) const {
+    if (gains) return floats(*gains)[head];
+    return static_cast<float>(std::isnan(gain) ? std::sqrt(static_cast<double>(landmarks)) : gain);
+  }
 };
 
 // The landmarks (batch, heads, m, width), and what their values L are made from: the kernel w of all pairs of
@@ -119,10 +123,10 @@ void each_folding(const AttentionSettings& settings, const Solution& solution, c
   share_items(solution.summed.size(0) * heads, grain, bytes, [&](int64_t first, int64_t last, void* scratch) {
     for (int64_t i = first; i < last; ++i) {
       Folding folding = common;
-      folding.gain = settings.head_gain(i % heads);
       folding.inverse = settings.solves(i / heads) ? floats(solution.inverse) + i * m * m : nullptr;
       if (!factors.empty()) folding.factor = factors.data() + i * m % static_cast<int64_t>(factors.size());
       if (settings.mask) describe(folding, *settings.mask, i / heads);
+      folding.gain = settings.head_gain(i % heads, folding.count);
       folding.summed = static_cast<const float*>(summed.data) + summed.offsets[i];
       f(i, folding, scratch);
     }

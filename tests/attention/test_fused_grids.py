@@ -1,7 +1,7 @@
 """One C++ call on sequences, images and volumes, with masks and leading tokens: the numbers of the composition."""
 
 import copy
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ class Case(NamedTuple):
     mask: str | None
     width: int = 16
     rope: bool = True
+    gain: Literal["learned", "auto"] = "learned"
 
 
 CASES = [
@@ -43,6 +44,9 @@ CASES = [
     Case((6, 7), "auto", 1, "padding"),
     Case((4, 9, 11), "auto", 1, "padding", 12),
     Case((3, 5, 6), (2, 2, 4), 0, "holes", 6, False),
+    Case((300,), "auto", 1, None, gain="auto"),
+    Case((50,), "auto", 1, "holes", gain="auto"),  # items have different numbers of landmarks, so different gains
+    Case((6, 7), "auto", 1, "padding", gain="auto"),
 ]
 
 
@@ -64,7 +68,7 @@ def mask_of(case: Case, batch: int = 4) -> Tensor | None:
 def attention_and_tokens(case: Case) -> tuple[LaplacianAttention, Tensor, Tensor | None]:
     torch.manual_seed(0)
     options = {"axes": len(case.size), "grid": case.grid, "prefix": case.prefix, "rope": case.rope}
-    layer = LaplacianAttention(HEADS * case.width, HEADS, gain="learned", **options)
+    layer = LaplacianAttention(HEADS * case.width, HEADS, gain=case.gain, **options)
     for name, buffer in layer.named_buffers():
         if name.endswith("running_var"):
             buffer.uniform_(1e-3, 1e-1)
@@ -83,11 +87,12 @@ def step(layer: LaplacianAttention, qkv: Tensor, case: Case, mask: Tensor | None
     out = layer.mix(*qkv.unbind(0), case.size, mask)
     out.backward(grad.to(out.dtype))
     assert qkv.grad is not None
-    assert isinstance(layer.gain, Tensor)
-    assert layer.gain.grad is not None
     found = {"out": out.detach(), "queries": qkv.grad[0], "keys": qkv.grad[1], "values": qkv.grad[2]}
     found |= {name: buffer.double() for name, buffer in layer.named_buffers() if name.endswith("running_var")}
-    return found | {"gain": layer.gain.grad}
+    if isinstance(layer.gain, Tensor):
+        assert layer.gain.grad is not None
+        found["gain"] = layer.gain.grad
+    return found
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -37,8 +37,6 @@ def check(q: Tensor, k: Tensor, v: Tensor, gain: Gain, variance: Variance, setti
         return "the batch is empty, or heads have no channels"
     if settings.landmarks > LARGEST:
         return f"it takes at most {LARGEST} landmarks, got {settings.landmarks}"
-    if isinstance(gain, str) and settings.mask is not None and not settings.mask.landmarks_bm.all():
-        return "it takes one gain for all items, and some of them have fewer landmarks"
     if isinstance(variance, str):
         return "the variance over all processes is not computed in C++" if variance == "synced" else None
     if needs_gradient(q, k, v, gain):
@@ -133,5 +131,5 @@ def _numbers(gain: Gain, settings: Settings) -> tuple[list[int], list[float], in
     """Integers, numbers and the instruction set, in the order of the C++ side."""
     missing = (1,) * (3 - len(settings.size))  # axes
     sizes = [*missing, *settings.size, *missing, *settings.cells, settings.prefix, settings.iterations]
-    constant = 0.0 if isinstance(gain, Tensor) else math.sqrt(settings.landmarks) if gain == "auto" else gain
+    constant = 0.0 if isinstance(gain, Tensor) else math.nan if gain == "auto" else gain
     return sizes, [constant, settings.scale, settings.eps, settings.variance_eps], level()
