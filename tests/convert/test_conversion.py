@@ -11,7 +11,7 @@ from torch import nn
 
 from laplacianformer import LaplacianAttention, SoftmaxAttention
 from laplacianformer._util.errors import InputError
-from laplacianformer.convert._calibration import calibrate
+from laplacianformer.convert._calibration import calibrate, fit_reduced
 from laplacianformer.convert._run import start_layers
 from laplacianformer.inspect import compare_attention
 from laplacianformer.inspect._matching import relative_error, watch
@@ -111,6 +111,29 @@ def test_the_start_is_nearer_than_the_weights_alone() -> None:
     for worse, better in zip(before, after, strict=True):
         assert better.error < 0.9 * worse.error
         assert -1 <= better.cosine <= 1
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_keys_of_a_smaller_image_become_keys_of_tokens(linear: bool) -> None:
+    """PVT v2: the fitted projection gives, on average over a cell, what the smaller image gave."""
+    model, x = teacher("pvt", linear=linear), images(8, 64)
+    name = next(iter(softmax_layers(model)))
+    seen, old = watch(model, [name], x)[name], model.get_submodule(name)
+    errors = []
+    for fitted in (False, True):
+        layer = exchange(copy.deepcopy(model), Conversion("laplacian", OPTIONS, (name,)))[name]
+        take_over(old, layer)
+        if fitted:
+            fit_reduced(layer, old, seen.x, seen.size)
+        given: list[torch.Tensor] = []
+        hook = old.kv.register_forward_hook(lambda module, inputs, output, given=given: given.append(output))
+        old(seen.x, seen.size)
+        hook.remove()
+        side = round(given[0].shape[1] ** 0.5)
+        tokens = layer.qkv(seen.x)[..., 16:].mT.unflatten(-1, seen.size)
+        means = nn.functional.adaptive_avg_pool2d(tokens, side).flatten(2).mT
+        errors.append(relative_error(means, given[0]).item())
+    assert errors[1] < 0.5 * errors[0]
 
 
 def test_the_stated_error_is_that_of_the_heads() -> None:

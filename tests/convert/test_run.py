@@ -15,6 +15,8 @@ from laplacianformer.classification import predict
 from laplacianformer.cli import main
 from laplacianformer.convert import convert, load_recipe, train
 from laplacianformer.convert._teacher import read_classes
+from laplacianformer.export._check import differences
+from laplacianformer.export._exported import TOLERANCE, export_model
 from laplacianformer.training import Silent
 from tests.convert.helpers import SIDE, arguments, images, teacher
 from tests.helpers import picture
@@ -211,7 +213,7 @@ def test_names_of_outputs_that_do_not_fit_are_refused(tmp_path: Path, text: str)
         read_classes(tmp_path / "classes.json", 2)
 
 
-def test_the_command_converts_evaluates_and_exports(
+def test_the_command_converts(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -223,9 +225,37 @@ def test_the_command_converts_evaluates_and_exports(
         ]
     )
     assert "Converted layers" in capsys.readouterr().out
-    pytest.importorskip("onnxscript")
-    main(["export", "--weights", "out.safetensors", "--format", "onnx", "out.onnx"])
-    assert Path("out.onnx").stat().st_size > 1000
+    loaded = load_weights(Path("out.safetensors"))
+    assert json.loads(loaded.metadata["converted"])["layers"] == ["blocks.0.attn", "blocks.1.attn"]
+    assert loaded.input["mean"] == [0.5] * 3, "as timm says about this model"
     with pytest.raises(SystemExit):
         main(["export", "--weights", "out.safetensors", "--format", "hf", "folder"])
     assert "converted model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--output", "out.pt"], "ends with .safetensors"),
+        (["--output", "out.safetensors", "--layers", "1-x"], "numbers and ranges"),
+        (["--output", "out.safetensors"], "no model 'vit_of_nobody'"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    given = [str(tmp_path / text) if text.startswith("out.") else text for text in arguments]
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", "vit_of_nobody", "--data", str(tmp_path), *given])
+    assert ended.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_onnx_computes_what_a_converted_model_does(finished: tuple[Path, Any]) -> None:
+    """For the size of the file, and any batch."""
+    pytest.importorskip("onnxscript")
+    _, result = finished
+    loaded = load_weights(result.weights)
+    exported = export_model(loaded, "onnx")
+    assert all(found.relative < TOLERANCE for found in differences(loaded, exported.run))

@@ -1,6 +1,5 @@
 """Conversion in one call, of a model that is there."""
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification._batches import Loaders, open_loaders
-from laplacianformer.convert._recipe import ConvertRecipe, load_recipe
+from laplacianformer.convert._recipe import ConvertRecipe, changed, load_recipe
 from laplacianformer.convert._run import Result, run
 from laplacianformer.convert._teacher import wrap
 from laplacianformer.data import Batch
@@ -70,11 +69,7 @@ def convert(
             opened = [_of_tensor(images, phase, rank, world) for phase in phases]
         else:
             opened = [in_each(session.fabric, partial(open_loaders, phase, rank, world, once)) for phase in phases]
-        mode = model.training
-        try:
-            return run(loaded, teacher, (opened[0], opened[1]), session)
-        finally:
-            model.train(mode)
+        return run(loaded, teacher, (opened[0], opened[1]), session)
 
 
 def recipe_for(model: nn.Module) -> str:
@@ -89,13 +84,13 @@ def _adapted(recipe: ConvertRecipe, images: Any, layers: Sequence[int] | None) -
             raise InputError(
                 f"expected floating-point images (N, C, side, side), got {images.dtype}, {tuple(images.shape)}"
             )
-        data = dataclasses.replace(data, root=None, size=images.shape[-1])
+        data = changed(data, root=None, size=images.shape[-1])
     else:
         reader, root = parse(str(images))
-        data = dataclasses.replace(data, reader=reader or data.reader, root=root)
+        data = changed(data, reader=reader or data.reader, root=root)
     if layers is not None:
-        convert = dataclasses.replace(convert, layers=tuple(layers))
-    return dataclasses.replace(recipe, data=data, convert=convert)
+        convert = changed(convert, layers=tuple(layers))
+    return changed(recipe, data=data, convert=convert)
 
 
 class _Tensors:

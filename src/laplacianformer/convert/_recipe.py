@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,8 @@ from laplacianformer.training._recipe import (
     check_warmup,
     checked,
 )
+
+Section = TypeVar("Section")
 
 
 @checked
@@ -96,9 +98,11 @@ class ConvertRecipe:
         """What the loop is given."""
         data = self.data
         if name == "match" and self.convert.match_samples is not None:
-            data = dataclasses.replace(data, train_samples=self.convert.match_samples)
-        return Phase(
-            model=Model(name=self.teacher.name, args=self.teacher.args),
+            data = changed(data, train_samples=self.convert.match_samples)
+        make: Any = Phase  # of pydantic, which mypy does not see through `checked`
+        section: Any = Model
+        phase: Phase = make(
+            model=section(name=self.teacher.name, args=self.teacher.args),
             teacher=self.teacher,
             convert=self.convert,
             data=data,
@@ -106,6 +110,7 @@ class ConvertRecipe:
             optimise=getattr(self, name),
             run=self.run,
         )
+        return phase
 
 
 def load_recipe(name: str, overrides: Iterable[str] = ()) -> ConvertRecipe:
@@ -115,8 +120,15 @@ def load_recipe(name: str, overrides: Iterable[str] = ()) -> ConvertRecipe:
 
 def without_paths(recipe: ConvertRecipe) -> ConvertRecipe:
     """The recipe for a weights file: names of files, not where they were."""
-    told: dict[str, Any] = {key: _last(getattr(recipe.teacher, key)) for key in ("name", "weights", "classes")}
-    return dataclasses.replace(recipe, teacher=dataclasses.replace(recipe.teacher, **told))
+    told = {key: _last(getattr(recipe.teacher, key)) for key in ("name", "weights", "classes")}
+    return changed(recipe, teacher=changed(recipe.teacher, **told))
+
+
+def changed(section: Section, **values: Any) -> Section:
+    """A copy of a recipe, or of a section of one, with other values."""
+    copy: Any = dataclasses.replace
+    found: Section = copy(section, **values)
+    return found
 
 
 def _last(path: str | None) -> str | None:

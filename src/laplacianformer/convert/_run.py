@@ -81,7 +81,7 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     """The three phases. Everything that can be refused is refused before the first step."""
     fabric, output = session.fabric, session.output
     seed_all(mix(recipe.run.seed, 4))
-    student = copy.deepcopy(teacher.model).requires_grad_(True)
+    student = copy.deepcopy(teacher.model)
     layers = in_each(fabric, lambda: exchange(student, _conversion(teacher.model, recipe.convert)))
     names, numbers = _outputs(teacher, loaders[0].classes, recipe.convert)
     metadata = in_each(fabric, lambda: _metadata(session.weights, recipe, teacher, student, names))
@@ -94,10 +94,10 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     held_out = HeldOut(fabric, teacher.model, loaders[1].val, numbers, limit)
     work = Work(teacher, student, layers, fabric, held_out, metadata, loaders[0].classes, numbers)
     steps, seconds = 0, 0.0
-    for name, kind, loaded in zip(("match", "distil"), (MatchTask, DistilTask), loaders, strict=True):
-        inner = dataclasses.replace(session, output=output / name, lock=None)
-        task = kind(recipe.phase(name), work, loaded)
-        loop = Loop(task, inner)
+    kinds: tuple[type[MatchTask | DistilTask], ...] = (MatchTask, DistilTask)
+    for kind, loaded in zip(kinds, loaders, strict=True):
+        task = kind(recipe.phase(kind.phase), work, loaded)
+        loop = Loop(task, dataclasses.replace(session, output=output / kind.phase, lock=None))
         done = loop.run()
         steps, seconds = steps + done.steps, seconds + done.seconds
     model = task.whole(loop.learner.evaluated).eval()

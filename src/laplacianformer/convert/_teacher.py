@@ -1,5 +1,6 @@
 """The trained model with softmax attention: where it comes from, and what it tells while it runs."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -63,18 +64,19 @@ def load_teacher(teacher: Teacher) -> TeacherModel:
         found.classes = read_classes(Path(teacher.classes), found.outputs)
     if found.outputs < 1:
         raise InputError(f"{found.name} has no classifier, which the distillation compares: give teacher.args")
-    found.model.eval().requires_grad_(False)
+    found.model.eval()
     return found
 
 
 def wrap(model: nn.Module, arguments: Mapping[str, Any]) -> TeacherModel:
-    """A model from timm.create_model as a teacher, and what it was built with."""
+    """A copy of a model from timm.create_model as a teacher, and what the model was built with."""
     name = getattr(model, "pretrained_cfg", {}).get("architecture", "")
     if not name or not hasattr(model, "forward_intermediates"):
         raise InputError(f"expected a model from timm.create_model, got a {type(model).__name__}")
     given = {**(model.arguments if isinstance(model, LaplacianFormer) else {}), **arguments}
     _check_described(model, name, given)
-    return TeacherModel(model, name, {**given, "num_classes": model.num_classes}, weights="given")
+    twin = copy.deepcopy(model).eval()
+    return TeacherModel(twin, name, {**given, "num_classes": model.num_classes}, weights="given")
 
 
 def _check_described(model: Any, name: str, arguments: dict[str, Any]) -> None:
