@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,19 @@ from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification._batches import Loaders, open_loaders
-from laplacianformer.convert._recipe import ConvertRecipe, changed, load_recipe
-from laplacianformer.convert._run import Result, run
+from laplacianformer.classification._batches import Loaders
+from laplacianformer.convert._recipe import ConvertRecipe, PhaseName, changed, load_recipe
+from laplacianformer.convert._run import Result, opened, run
 from laplacianformer.convert._teacher import wrap
 from laplacianformer.data import Batch
 from laplacianformer.data._order import Order
 from laplacianformer.data._sources import parse
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.model._conversion import softmax_layers
-from laplacianformer.training._processes import in_each, in_first
 from laplacianformer.training._report import Report
-from laplacianformer.training._session import start
+from laplacianformer.training._session import Session, start
 
+PHASES: tuple[PhaseName, PhaseName] = ("match", "distil")
 _HELD_OUT = 10  # every n-th image of a tensor
 
 
@@ -63,13 +62,8 @@ def convert(
     with ExitStack() as stack:
         folder = Path(output) if output is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         session = stack.enter_context(start(loaded.run, folder, resume=resume, report=report))
-        rank, world, once = session.fabric.global_rank, session.fabric.world_size, partial(in_first, session.fabric)
-        phases = loaded.phase("match"), loaded.phase("distil")
-        if isinstance(images, Tensor):
-            opened = [_of_tensor(images, phase, rank, world) for phase in phases]
-        else:
-            opened = [in_each(session.fabric, partial(open_loaders, phase, rank, world, once)) for phase in phases]
-        return run(loaded, teacher, (opened[0], opened[1]), session)
+        match, distil = (_loaders(images, loaded, phase, session) for phase in PHASES)
+        return run(loaded, teacher, (match, distil), session)
 
 
 def recipe_for(model: nn.Module) -> str:
@@ -108,10 +102,17 @@ class _Tensors:
             yield Batch(self.images[keys], torch.zeros_like(keys))
 
 
-def _of_tensor(images: Tensor, phase: Any, rank: int, world: int) -> Loaders:
+def _loaders(images: Any, recipe: ConvertRecipe, phase: PhaseName, session: Session) -> Loaders:
+    if not isinstance(images, Tensor):
+        return opened(recipe, phase, session.fabric)
+    rank, world, size = session.fabric.global_rank, session.fabric.world_size, getattr(recipe, phase).batch_size
     held_out = images[::_HELD_OUT][rank::world]
     training = images[torch.arange(len(images)) % _HELD_OUT != 0]
-    order = Order(len(training), phase.optimise.batch_size, phase.run.seed, rank=rank, world=world)
-    batches = [Batch(part, torch.zeros(len(part), dtype=torch.long)) for part in held_out.split(order.batch_size)]
+    if len(training) < size:
+        raise InputError(
+            f"{phase}.batch_size={size} is more than the {len(training)} training images: give more images"
+        )
+    order = Order(len(training), size, recipe.run.seed, rank=rank, world=world)
+    batches = [Batch(part, torch.zeros(len(part), dtype=torch.long)) for part in held_out.split(size)]
     counts: dict[str, int | None] = {"training": len(training), "held-out": len(images) - len(training)}
     return Loaders(_Tensors(training, order), batches, ("image",), counts)

@@ -21,6 +21,7 @@ from laplacianformer.training._recipe import (
 )
 
 Section = TypeVar("Section")
+PhaseName = Literal["match", "distil"]
 
 
 @checked
@@ -94,7 +95,7 @@ class ConvertRecipe:
         """Of the phase that the weights come from."""
         return self.distil
 
-    def phase(self, name: Literal["match", "distil"]) -> Phase:
+    def phase(self, name: PhaseName) -> Phase:
         """What the loop is given."""
         data = self.data
         if name == "match" and self.convert.match_samples is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.convert._calibration import calibrate, fit_reduced
 from laplacianformer.convert._held_out import HeldOut
-from laplacianformer.convert._recipe import Convert, ConvertRecipe, Phase, without_paths
+from laplacianformer.convert._recipe import Convert, ConvertRecipe, PhaseName, without_paths
 from laplacianformer.convert._tasks import DistilTask, MatchTask, Work
 from laplacianformer.convert._teacher import TeacherModel, check_finite, load_teacher
 from laplacianformer.data import NO_LABEL, mix, seed_all
@@ -64,12 +65,17 @@ def train(
         fabric = session.fabric
         in_first(fabric, lambda: _check_new(output, resume=resume))
         teacher = in_each(fabric, lambda: load_teacher(recipe.teacher))
-        rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+        loaders = opened(recipe, "match", fabric, allow_pipes), opened(recipe, "distil", fabric, allow_pipes)
+        return run(recipe, teacher, loaders, session)
 
-        def loaders(phase: Phase) -> Loaders:
-            return in_each(fabric, lambda: open_loaders(phase, rank, world, once, allow_pipes=allow_pipes))
 
-        return run(recipe, teacher, (loaders(recipe.phase("match")), loaders(recipe.phase("distil"))), session)
+def opened(recipe: ConvertRecipe, phase: PhaseName, fabric: Any, allow_pipes: bool = False) -> Loaders:
+    """The batches of a phase, for this process."""
+    rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
+    try:
+        return in_each(fabric, lambda: open_loaders(recipe.phase(phase), rank, world, once, allow_pipes=allow_pipes))
+    except InputError as error:  # the section `optimise` has the name of the phase here
+        raise InputError(str(error).replace("optimise.", f"{phase}.")) from None
 
 
 def _check_new(output: Path, *, resume: bool) -> None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from laplacianformer.attention import GridAttention
 from laplacianformer.classification._batches import Loaders
 from laplacianformer.convert._held_out import HeldOut
 from laplacianformer.convert._losses import divergence, labelled_loss
-from laplacianformer.convert._recipe import Phase
+from laplacianformer.convert._recipe import Phase, PhaseName
 from laplacianformer.convert._teacher import TeacherModel
 from laplacianformer.data import NO_LABEL, Batch
 from laplacianformer.inspect._matching import compare_attention, relative_error, watch
@@ -52,7 +52,7 @@ class _Task:
 
     lr_steps = ()
     model: nn.Module
-    phase: Literal["match", "distil"]
+    phase: PhaseName
     own_columns: tuple[str, ...] = ()
 
     def __init__(self, recipe: Phase, work: Work, loaders: Loaders) -> None:
@@ -151,7 +151,7 @@ class MatchTask(_Task):
     """Every new layer learns to give what the softmax layer gives for the teacher's own activations: all layers in
     parallel, from one pass of the teacher per batch. No labels are needed."""
 
-    phase: Literal["match", "distil"] = "match"
+    phase: PhaseName = "match"
     own_columns = ("worst_error",)  # of a layer: relative squared error of its output; the loss is their mean
 
     def __init__(self, recipe: Phase, work: Work, loaders: Loaders) -> None:
@@ -188,7 +188,7 @@ class WithFeatures(nn.Module):
 class DistilTask(_Task):
     """The whole model learns the teacher's logits and features; and labels, if the recipe says so."""
 
-    phase: Literal["match", "distil"] = "distil"
+    phase: PhaseName = "distil"
     own_columns = ("logits_loss", "features_loss", "train_agreement")
 
     def __init__(self, recipe: Phase, work: Work, loaders: Loaders) -> None:

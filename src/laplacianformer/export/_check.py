@@ -28,7 +28,7 @@ def differences(loaded: Weights, run: Runner, size: tuple[int, int] | None = Non
     size: the only height and width that `run` takes; then only the batches differ.
     """
     channels, height, width = loaded.input["size"]
-    model, size = exportable(loaded.model), size or only_size(loaded)
+    model, size = exportable(loaded.model), only_size(loaded, size)
     generator, least = torch.Generator().manual_seed(0), 1 if size else least_side(model)
     for batch, rows, columns in ((1, height, width), (3, height + 9, width // 2 + 1), (2, 7 * height // 4, width)):
         rows, columns = size or (max(rows, least), max(columns, least))

@@ -36,7 +36,7 @@ def export_model(
         size: the only height and width that the file takes (pt2); None for any, or for the one that the model takes
             (a vision transformer).
     """
-    model, size = exportable(loaded.model), size or only_size(loaded)
+    model, size = exportable(loaded.model), only_size(loaded, size)
     if format == "pt2":
         from laplacianformer.export._aot_inductor import pt2_runner, to_pt2
 

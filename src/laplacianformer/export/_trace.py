@@ -61,10 +61,15 @@ def exportable(model: nn.Module) -> nn.Module:
     return model
 
 
-def only_size(loaded: Weights) -> tuple[int, int] | None:
-    """Height and width, for a vision transformer, which has positions of one size; None: any."""
-    _, height, width = loaded.input["size"]
-    return (height, width) if isinstance(loaded.model, VisionTransformer) else None
+def only_size(loaded: Weights, wanted: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """The height and width to export for: the wanted ones, or those of a vision transformer, whose positions are those
+    of one size; None: any."""
+    size: tuple[int, int] = tuple(loaded.input["size"][1:])
+    if not isinstance(loaded.model, VisionTransformer):
+        return wanted
+    if wanted not in (None, size):
+        raise InputError(f"{loaded.path} takes images of {size}, height and width, alone: --size says {wanted}")
+    return size
 
 
 def check_operators(program: ExportedProgram, known: Collection[object]) -> None:
