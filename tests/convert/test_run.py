@@ -161,6 +161,15 @@ def test_a_model_that_its_file_could_not_describe_is_refused() -> None:
         convert(teacher(), images(20), overrides=QUICK)
 
 
+def test_a_model_without_classes_is_compared_by_its_features() -> None:
+    model = teacher("registers", num_classes=0)
+    overrides = [*QUICK, "match.epochs=1", "distil.epochs=1"]
+    result = convert(model, images(20), model_args=arguments("registers"), overrides=overrides)
+    cosine = torch.cosine_similarity(result.model(images(20)[::10]), model(images(20)[::10])).mean().item()
+    assert result.agreement == pytest.approx(cosine, abs=1e-5)
+    assert 0.2 < cosine < 1
+
+
 @pytest.mark.parametrize("family", ["pvt", "own"])
 def test_pyramids_are_converted_too(family: str) -> None:
     overrides = [*QUICK, "match.epochs=1", "distil.epochs=1"]
@@ -206,7 +215,7 @@ def test_a_teacher_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("metrics.csv"))
 
 
-@pytest.mark.parametrize("text", ["[1]", '["a"]', '{"a": 0, "b": 7}', '["a", "a"]', "not JSON"])
+@pytest.mark.parametrize("text", ["[1]", '["a"]', '{"a": [], "b": 1}', '{"a": 0, "b": 7}', '["a", "a"]', "not JSON"])
 def test_names_of_outputs_that_do_not_fit_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "classes.json").write_text(text)
     with pytest.raises(InputError, match=r"classes\.json"):

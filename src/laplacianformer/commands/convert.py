@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, terminal
+from laplacianformer.commands import options
 from laplacianformer.commands.train import data_overrides, text_override
 
 SUMMARY = "put Laplacian attention into a trained vision transformer"
@@ -90,16 +90,14 @@ def run(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise InputError(f"converting needs {error.name}: pip install 'laplacianformer[train]'") from None
     recipe = load_recipe(arguments.recipe or family_recipe(arguments.model), _overrides(arguments))
-    result = train(
+    train(
         recipe,
         output.with_suffix(""),
         resume=arguments.resume,
         report=ProgressReport(),
         allow_pipes=arguments.allow_pipes,
+        weights=output,
     )
-    with files.replacing(output) as file:
-        file.write(result.weights.read_bytes())
-    terminal.show(f"Saved: {output}")
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

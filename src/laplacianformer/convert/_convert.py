@@ -1,5 +1,6 @@
 """Conversion in one call, of a model that is there."""
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timm.data import resolve_model_data_config
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from torch import Tensor, nn
 
@@ -58,7 +60,8 @@ def convert(
     softmax_layers(model)
     teacher = wrap(model, model_args or {})
     name = recipe or recipe_for(model)
-    loaded = _adapted(load_recipe(name, [f"teacher.name={teacher.name}", *overrides]), images, layers)
+    stated = [f"teacher.name={teacher.name}", *_input_overrides(model)]
+    loaded = _adapted(load_recipe(name, [*stated, *overrides]), images, layers)
     with ExitStack() as stack:
         folder = Path(output) if output is not None else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         session = stack.enter_context(start(loaded.run, folder, resume=resume, report=report))
@@ -69,6 +72,14 @@ def convert(
 def recipe_for(model: nn.Module) -> str:
     """The recipe of a family of models: a pyramid, or tokens of one resolution."""
     return "convert-pvt" if isinstance(model, PyramidVisionTransformerV2 | LaplacianFormer) else "convert-vit"
+
+
+def _input_overrides(model: Any) -> list[str]:
+    """What the model says about its images, for the recipe."""
+    config = resolve_model_data_config(model)
+    side = getattr(getattr(model, "patch_embed", None), "img_size", None) or config["input_size"][1:]
+    stated = {"size": side[-1], **{key: config[key] for key in ("mean", "std", "interpolation", "crop_pct")}}
+    return [f"data.{key}={json.dumps(value)}" for key, value in stated.items()]
 
 
 def _adapted(recipe: ConvertRecipe, images: Any, layers: Sequence[int] | None) -> ConvertRecipe:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import replacing
 from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.convert._calibration import calibrate, fit_reduced
@@ -27,7 +28,7 @@ from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training._report import Report
+from laplacianformer.training._report import Report, Table
 from laplacianformer.training._session import Session, start
 from laplacianformer.weights._file import FORBIDDEN, checked_metadata
 
@@ -52,6 +53,7 @@ def train(
     resume: bool = False,
     report: Report | None = None,
     allow_pipes: bool = False,
+    weights: Path | None = None,
 ) -> Result:
     """Convert as the recipe says, into the folder `output`: match/ and distil/ with metrics.csv, checkpoints and
     weights each; distil/model.safetensors is the result.
@@ -60,13 +62,23 @@ def train(
         resume: continue from the checkpoints in the folder, if there are any.
         report: is told how the run goes; without it nothing is printed.
         allow_pipes: whether data.root may be a shell command (reader wds/, pipe:COMMAND).
+        weights: a file that gets a copy of the result.
     """
     with start(recipe.run, output, resume=resume, report=report) as session:
         fabric = session.fabric
         in_first(fabric, lambda: _check_new(output, resume=resume))
         teacher = in_each(fabric, lambda: load_teacher(recipe.teacher))
         loaders = opened(recipe, "match", fabric, allow_pipes), opened(recipe, "distil", fabric, allow_pipes)
-        return run(recipe, teacher, loaders, session)
+        result = run(recipe, teacher, loaders, session)
+        if weights is not None:
+            in_first(fabric, lambda: _copy(result.weights, weights))
+            session.report.end([Table("Converted", (), (("weights", str(weights)),))])
+        return result
+
+
+def _copy(file: Path, other: Path) -> None:
+    with replacing(other) as written:
+        written.write(file.read_bytes())
 
 
 def opened(recipe: ConvertRecipe, phase: PhaseName, fabric: Any, allow_pipes: bool = False) -> Loaders:
@@ -95,10 +107,11 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     student.to(fabric.device)
     few = fabric.to_device(torch.cat(list(_some(loaders[0], recipe.convert.calibration_images))))
     in_each(fabric, lambda: check_finite(teacher, few))
-    start_layers(teacher.model, layers, few)
+    if not in_first(fabric, lambda: session.resume and checkpoint.exists(output / "match")):
+        start_layers(teacher.model, layers, few)
     limit = recipe.data.corrupt_limit
-    held_out = HeldOut(fabric, teacher.model, loaders[1].val, numbers, limit)
-    work = Work(teacher, student, layers, fabric, held_out, metadata, loaders[0].classes, numbers)
+    held_out = HeldOut(fabric, teacher, loaders[1].val, numbers, limit)
+    work = Work(teacher, student, layers, fabric, held_out, metadata, numbers)
     steps, seconds = 0, 0.0
     kinds: tuple[type[MatchTask | DistilTask], ...] = (MatchTask, DistilTask)
     for kind, loaded in zip(kinds, loaders, strict=True):

@@ -26,7 +26,9 @@ _BEFORE = ("step", "epoch", "loss")
 _AFTER = (
     *("lr", "gradient_norm", "images_per_second", "data_wait"),
     *("kernel_mean", "residual"),  # of the Laplacian attention layers, on a few images of the batch
-    "agreement",  # fraction of held-out images with the teacher's class; empty except at the end of an epoch
+    # Fraction of held-out images with the teacher's class, or mean cosine of the features of a model without classes;
+    # empty except at the end of an epoch.
+    "agreement",
     "validation_accuracy",  # where labels are known
 )
 _INSPECTED = 4  # images on which the attention is inspected
@@ -43,8 +45,7 @@ class Work:
     fabric: Any
     held_out: HeldOut
     metadata: dict[str, str]  # of the weights file
-    classes: tuple[str, ...]  # of the data
-    numbers: Sequence[int]  # for each of them the output that it stands for, or NO_LABEL
+    numbers: Sequence[int]  # for each class of the data the output that it stands for, or NO_LABEL
 
 
 class _Task:
@@ -97,11 +98,11 @@ class _Task:
         accuracy = "" if math.isnan(self.accuracy) else f", accuracy {self.accuracy:.2%}"
         return (
             f"{self.phase}, epoch {row['epoch']:.0f} of {self.recipe.optimise.epochs}: loss {row['loss']:.3f}, "
-            f"agrees with the teacher on {self.agreement:.2%}{accuracy}, {row['images_per_second']} images/s"
+            f"agreement with the teacher {self.agreement:.2%}{accuracy}, {row['images_per_second']} images/s"
         )
 
     def summary(self) -> list[tuple[str, str]]:
-        rows = [("agrees with the teacher", f"{self.agreement:.2%} of held-out images")]
+        rows = [("agreement with the teacher", f"{self.agreement:.2%}")]
         if not math.isnan(self.accuracy):
             teacher = self.work.held_out.teacher_accuracy
             beside = "" if math.isnan(teacher) else f" (teacher: {teacher:.2%})"
@@ -205,7 +206,7 @@ class DistilTask(_Task):
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, list[Tensor]]:
         (logits, features), (teacher, expected, labels), weights = output, targets, self.recipe.convert
-        kl = divergence(logits, teacher, weights.temperature)
+        kl = divergence(logits, teacher, weights.temperature) if self.work.teacher.outputs else logits.new_zeros(())
         errors = torch.stack([relative_error(*pair) for pair in zip(features, expected, strict=True)]).mean()
         loss = weights.logits * kl + weights.features * errors
         if weights.labels:

@@ -4,7 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,10 @@ class TeacherModel:
     args: dict[str, Any]  # of timm.create_model, with num_classes
     classes: tuple[str, ...] | None = None  # names of the outputs, where they are known
     weights: str = ""  # where its weights come from, in words
-    said: dict[str, str] = field(default_factory=dict)  # what its weights file said
 
     @property
     def outputs(self) -> int:
-        """The number of logits."""
+        """The number of logits; 0 for a model without classes."""
         return int(self.model.num_classes)
 
     def origin(self) -> dict[str, Any]:
@@ -62,8 +61,6 @@ def load_teacher(teacher: Teacher) -> TeacherModel:
         found = _of_file(teacher, Path(teacher.weights))
     if teacher.classes is not None:
         found.classes = read_classes(Path(teacher.classes), found.outputs)
-    if found.outputs < 1:
-        raise InputError(f"{found.name} has no classifier, which the distillation compares: give teacher.args")
     found.model.eval()
     return found
 
@@ -169,10 +166,12 @@ def read_classes(path: Path, outputs: int) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"can't read the classes {path}: {limits.reason(error)}") from None
     found = limits.parse_json(text, str(path))
-    names = sorted(found, key=lambda name: str(found[name]).zfill(9)) if isinstance(found, Mapping) else found
-    numbers = sorted(found.values(), key=str) if isinstance(found, Mapping) else range(outputs)
+    names = found
+    if isinstance(found, dict) and all(type(number) is int for number in found.values()):
+        names = sorted(found, key=found.__getitem__)
+        names = names if sorted(found.values()) == list(range(outputs)) else None
     fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not fits or len(set(names)) != outputs or set(numbers) != set(range(outputs)):
+    if not fits or len(names) != outputs or len(set(names)) != outputs:
         raise InputError(
             f"{path} does not name {outputs} outputs: expected a list of that many different names, or "
             f"{{name: output}} with the outputs 0 to {outputs - 1}"

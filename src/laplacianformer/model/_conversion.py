@@ -142,6 +142,8 @@ def _difference(layer: Any) -> str | None:
 def exchange(model: nn.Module, conversion: Conversion) -> dict[str, GridAttention]:
     """Put new layers into the model, with random weights, and return them by name. The model says what it became
     (`model.conversion`)."""
+    if hasattr(model, "conversion"):
+        raise InputError(f"the {type(model).__name__} was converted already: convert the model that it was made from")
     softmax = softmax_layers(model)
     unknown = [name for name in conversion.layers if name not in softmax]
     if unknown or not conversion.layers:
