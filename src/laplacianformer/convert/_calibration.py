@@ -7,6 +7,7 @@ and the gain is the least-squares one. What has the least error of the output is
 Shape suffixes: b batch, h heads, n tokens, d head width.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -76,7 +77,8 @@ def _fit(
     rest, part = target - plain, whole - plain
     gain_h = (rest * part).sum((0, 2, 3)) / part.square().sum((0, 2, 3)).clamp(min=_LEAST)
     if not isinstance(layer.gain, nn.Parameter):
-        gain_h = torch.full_like(gain_h, layer.gain)
+        root = math.sqrt(layer.prefix + math.prod(layer.cells(size)))
+        gain_h = torch.full_like(gain_h, root if layer.gain == "auto" else layer.gain)
     error = (rest - gain_h[:, None, None] * part).square().sum((0, 2, 3))
     around_mean = (target - target.mean((0, 2), keepdim=True)).square().sum((0, 2, 3))
     error_h = (error / around_mean.clamp(min=_LEAST)).nan_to_num(nan=torch.inf)
