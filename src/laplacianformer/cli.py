@@ -11,7 +11,18 @@ from laplacianformer import __version__
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.interrupted import as_exceptions
 from laplacianformer._util.text import printable
-from laplacianformer.commands import demo, detect, evaluate, export, info, predict, reproduce, terminal, train
+from laplacianformer.commands import (
+    convert,
+    demo,
+    detect,
+    evaluate,
+    export,
+    info,
+    predict,
+    reproduce,
+    terminal,
+    train,
+)
 
 INTERRUPTED = 130  # as shells report a program that Ctrl+C has ended
 
@@ -32,6 +43,7 @@ COMMANDS: dict[str, Command] = {
     "info": info,
     "demo": demo,
     "train": train,
+    "convert": convert,
     "eval": evaluate,
     "predict": predict,
     "detect": detect,

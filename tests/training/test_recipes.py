@@ -16,6 +16,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.classification import Recipe
 from laplacianformer.classification import load_recipe as load_classification
 from laplacianformer.cli import main
+from laplacianformer.convert import ConvertRecipe
 from laplacianformer.detection import DetectionRecipe
 from laplacianformer.detection import load_recipe as load_detection
 from laplacianformer.sequences import SequenceEncoder, SequenceRecipe
@@ -28,8 +29,14 @@ COCO = ["coco-maskrcnn", "coco-retinanet"]
 CLASSIFICATION = ["digits", "cifar10", "ablation", "probe", "fashion-mnist", "imagenet"]
 DETECTION = [*COCO, "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
 SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval"]
+CONVERSION = ["convert-vit", "convert-pvt"]
 FAMILIES = ["imagenet", *COCO]
-KINDS: dict[str, Any] = {"model": Recipe, "detector": DetectionRecipe, "encoder": SequenceRecipe}
+KINDS: dict[str, Any] = {
+    "model": Recipe,
+    "detector": DetectionRecipe,
+    "encoder": SequenceRecipe,
+    "teacher": ConvertRecipe,
+}
 # Stochastic depth, and what the paper reports: top-1; box AP and mask AP of Mask R-CNN; box AP of RetinaNet.
 DROP_PATH = {"tiny": 0.1, "small": 0.1, "medium": 0.2, "large": 0.3, "huge": 0.4}
 REPORTED = {
@@ -52,14 +59,17 @@ def sized(family: str, size: str) -> Any:
 
 
 def test_every_promised_recipe_is_there() -> None:
-    assert set(recipes.names()) == {*CLASSIFICATION, *DETECTION, *SEQUENCES}
+    assert set(recipes.names()) == {*CLASSIFICATION, *DETECTION, *SEQUENCES, *CONVERSION}
 
 
-@pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION, *SEQUENCES])
+@pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION, *SEQUENCES, *CONVERSION])
 def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
     recipe = recipes.load(name, KINDS)
     if name in SEQUENCES:
         assert isinstance(recipe, SequenceRecipe)
+    elif name in CONVERSION:
+        assert isinstance(recipe, ConvertRecipe)
+        assert timm.is_model(recipe.teacher.name)
     else:
         assert isinstance(recipe, Recipe if name in CLASSIFICATION else DetectionRecipe)
         assert timm.is_model(recipe.model.name if isinstance(recipe, Recipe) else recipe.detector.backbone)

@@ -90,9 +90,10 @@ def train(
 
 def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:
     """Every task by the section that only its recipes have: the type of its recipes, and what trains one."""
-    from laplacianformer import classification, detection, sequences
+    from laplacianformer import classification, convert, detection, sequences
 
     return {
+        "teacher": (convert.ConvertRecipe, convert.train),
         "model": (classification.Recipe, classification.train),
         "detector": (detection.DetectionRecipe, detection.train),
         "encoder": (sequences.SequenceRecipe, sequences.train),
@@ -105,10 +106,12 @@ def data_overrides(data: str | None) -> list[str]:
 
     reader, root = parse(data) if data is not None else (None, None)
     said = {"data.reader": reader, "data.root": root}
-    return [f"{key}={_yaml(value)}" for key, value in said.items() if value is not None]
+    return [text_override(key, value) for key, value in said.items() if value is not None]
 
 
-def _yaml(text: str) -> str:
-    """Text in quotes, with escapes for what YAML does not take as it is: also bytes of a name that are not UTF-8."""
+def text_override(key: str, text: str) -> str:
+    """An override whose value is text: in quotes, with escapes for what YAML does not take as it is: also bytes of a
+    name that are not UTF-8."""
     quoted = json.dumps(text, ensure_ascii=False)
-    return re.sub("[\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", quoted)
+    escaped = re.sub("[\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]", lambda found: f"\\u{ord(found[0]):04x}", quoted)
+    return f"{key}={escaped}"

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.export._trace import check_operators, trace
-from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops.newton_schulz import reference as newton_schulz
 
 NAME = "model.pt2"
@@ -20,7 +19,7 @@ NAME = "model.pt2"
 LEAST_LENGTHS = "aot_inductor.check_lowerbound"
 
 
-def to_pt2(model: LaplacianFormer, metadata: Mapping[str, str], size: tuple[int, int] | None = None) -> bytes:
+def to_pt2(model: nn.Module, metadata: Mapping[str, str], size: tuple[int, int] | None = None) -> bytes:
     """The bytes of the package, for CPUs like this one, and for images of any size or of this height and width alone.
 
     Its loader's `get_metadata()` returns the metadata.

@@ -34,6 +34,11 @@ LIMITS = (
 
 def write_folder(loaded: Weights, folder: Path) -> None:
     """Write the folder, whole or not at all. It must not exist yet, or be empty."""
+    if "converted" in loaded.metadata:
+        raise InputError(
+            f"{loaded.path} holds a converted model, which timm can't build from a folder: share the file itself, "
+            "which laplacianformer.load_weights reads, or export it to ONNX"
+        )
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"{folder} exists already: expected the name of a new folder")
     files.check_folder(folder.parent)

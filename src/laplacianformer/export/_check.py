@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.classification._evaluation import evaluate, open_batches
-from laplacianformer.export._trace import exportable, least_side
+from laplacianformer.export._trace import exportable, least_side, only_size
 from laplacianformer.weights import Weights
 
 Runner = Callable[[Tensor], Tensor]
@@ -28,7 +28,8 @@ def differences(loaded: Weights, run: Runner, size: tuple[int, int] | None = Non
     size: the only height and width that `run` takes; then only the batches differ.
     """
     channels, height, width = loaded.input["size"]
-    generator, least = torch.Generator().manual_seed(0), least_side(exportable(loaded.model))
+    model, size = exportable(loaded.model), only_size(loaded, size)
+    generator, least = torch.Generator().manual_seed(0), 1 if size else least_side(model)
     for batch, rows, columns in ((1, height, width), (3, height + 9, width // 2 + 1), (2, 7 * height // 4, width)):
         rows, columns = size or (max(rows, least), max(columns, least))
         images = torch.randn(batch, channels, rows, columns, generator=generator)

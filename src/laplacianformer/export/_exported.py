@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.export._trace import exportable
+from laplacianformer.export._trace import exportable, only_size
 from laplacianformer.weights import Weights
 
 Format = Literal["onnx", "pt2"]
@@ -28,14 +28,15 @@ class Exported:
 def export_model(
     loaded: Weights, format: Format, *, int8: bool = False, size: tuple[int, int] | None = None
 ) -> Exported:
-    """Export a classifier of this package.
+    """Export a classifier of this package, or one that it converted.
 
     Args:
         format: "onnx", or "pt2" for a compiled package of AOTInductor.
         int8: 8-bit weights in the linear layers (ONNX).
-        size: the only height and width that the file takes (pt2); None for any.
+        size: the only height and width that the file takes (pt2); None for any, or for the one that the model takes
+            (a vision transformer).
     """
-    model = exportable(loaded.model)
+    model, size = exportable(loaded.model), only_size(loaded, size)
     if format == "pt2":
         from laplacianformer.export._aot_inductor import pt2_runner, to_pt2
 
@@ -46,7 +47,7 @@ def export_model(
         from laplacianformer.export._onnx_model import onnx_runner, to_onnx
     except ImportError as error:
         raise InputError(f"ONNX needs more packages ({error}): pip install 'laplacianformer[export]'") from None
-    file = to_onnx(model, loaded.metadata)
+    file = to_onnx(model, loaded.metadata, size)
     file = quantised(file) if int8 else file
     return Exported(file, onnx_runner(file))
 

@@ -1,4 +1,4 @@
-"""A model as one ONNX file for every batch and size."""
+"""A model as one ONNX file for every batch, and every size that the model takes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from laplacianformer.export._onnx_functions import FUNCTIONS, LaplacianKernel, LaplacianMatmul
 from laplacianformer.export._onnxruntime import import_onnxruntime
-from laplacianformer.export._trace import check_operators, trace
-from laplacianformer.model import LaplacianFormer
+from laplacianformer.export._trace import channels, check_operators, trace
 from laplacianformer.ops.newton_schulz.reference import IDENTITY_FACTOR
 
 onnxruntime = import_onnxruntime()
@@ -24,9 +23,12 @@ FLOAT = 1  # in ONNX's numbering of types
 MOST_FOLDED = 1 << 30  # transposed weights of any size
 
 
-def to_onnx(model: LaplacianFormer, metadata: Mapping[str, str]) -> bytes:
-    """The bytes of the file: `images` (batch, channels, height, width) to `logits`, with the metadata as properties."""
-    program = trace(model)
+def to_onnx(model: Any, metadata: Mapping[str, str], size: tuple[int, int] | None = None) -> bytes:
+    """The bytes of the file: `images` (batch, channels, height, width) to `logits`, with the metadata as properties.
+
+    size: the only height and width; None for any.
+    """
+    program = trace(model, size)
     check_operators(program, TRANSLATIONS)
     exported = torch.onnx.export(
         program,
@@ -40,7 +42,7 @@ def to_onnx(model: LaplacianFormer, metadata: Mapping[str, str]) -> bytes:
     )
     assert exported is not None
     written = _tidied(exported.model)
-    written.graph.inputs[0].shape = onnx_ir.Shape(["batch", model.in_chans, "height", "width"])
+    written.graph.inputs[0].shape = onnx_ir.Shape(["batch", channels(model), *(size or ("height", "width"))])
     written.graph.outputs[0].shape = onnx_ir.Shape(["batch", model.num_classes])
     written.metadata_props.update(metadata)
     return onnx_ir.to_proto(written).SerializeToString()

@@ -4,12 +4,14 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops._tables import tables_made_once
+from laplacianformer.weights import Weights
 
 
 class _Traced(nn.Module):
@@ -23,30 +25,51 @@ class _Traced(nn.Module):
 
 
 @torch.no_grad()
-def trace(model: LaplacianFormer, size: tuple[int, int] | None = None) -> ExportedProgram:
+def trace(model: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:
     """The graph of a model in evaluation mode, of PyTorch's operators and this package's own.
 
     For images of any size, or of this height and width alone.
     """
-    least = least_side(model)
+    least = 1 if size else least_side(model)
     height, width = size or (3 * least, 4 * least)
-    example = torch.zeros(2, model.in_chans, height, width)
+    example = torch.zeros(2, channels(model), height, width)
     side = Dim.AUTO(min=least)
     dynamic = {0: Dim.AUTO} if size else {0: Dim.AUTO, 2: side, 3: side}
     return torch.export.export(_Traced(model).eval(), (example,), dynamic_shapes=(dynamic,))
 
 
-def least_side(model: LaplacianFormer) -> int:
+def channels(model: Any) -> int:
+    """Of the images that the model takes."""
+    if isinstance(model, LaplacianFormer):
+        return model.in_chans
+    first: int = model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels
+    return first
+
+
+def least_side(model: Any) -> int:
     """The side in pixels with two tokens per side in the last stage: torch.export takes a length of 1 as constant."""
     reduction: int = model.feature_info[-1]["reduction"]
     return reduction + 1
 
 
-def exportable(model: nn.Module) -> LaplacianFormer:
-    """The model, if it is a classifier of this package; otherwise an InputError."""
-    if not isinstance(model, LaplacianFormer):
-        raise InputError(f"a {type(model).__name__} can't be exported: expected a model of this package")
+def exportable(model: nn.Module) -> nn.Module:
+    """The model, if it is a classifier of this package, or was converted by it; otherwise an InputError."""
+    if not isinstance(model, LaplacianFormer) and not hasattr(model, "conversion"):
+        raise InputError(
+            f"a {type(model).__name__} can't be exported: expected a model of this package, or a converted one"
+        )
     return model
+
+
+def only_size(loaded: Weights, wanted: tuple[int, int] | None = None) -> tuple[int, int] | None:
+    """The height and width to export for: the wanted ones, or those of a vision transformer, whose positions are those
+    of one size; None: any."""
+    size: tuple[int, int] = tuple(loaded.input["size"][1:])
+    if not isinstance(loaded.model, VisionTransformer):
+        return wanted
+    if wanted not in (None, size):
+        raise InputError(f"{loaded.path} takes images of {size}, height and width, alone: --size says {wanted}")
+    return size
 
 
 def check_operators(program: ExportedProgram, known: Collection[object]) -> None:

@@ -2,7 +2,8 @@
 
 The metadata holds, each as text: `format` and `task`; `architecture`, a name for timm.create_model; `model_args`, its
 arguments (JSON); `input`, what the model expects (JSON: size, mean, std, interpolation, crop_pct); `classes` (JSON
-list); and whatever the writer adds, such as recipe, metrics, commit, date and version.
+list); for a converted model `converted`, which attention is in which layers (JSON), and `converted_from`, the model
+that it was (JSON); and whatever the writer adds, such as recipe, metrics, commit, date and version.
 """
 
 import json
@@ -29,6 +30,7 @@ from laplacianformer._util.tensor_files import (
     write_tensors,
 )
 from laplacianformer.model import LaplacianFormer
+from laplacianformer.model._conversion import conversion_of, described, exchange
 
 FORMAT = "laplacianformer 2"
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
@@ -101,7 +103,7 @@ def load_weights(path: Path | str) -> Weights:
     path = Path(path)
     header, metadata = read_header(path)
     arguments, classes, model_input = _check(path, metadata, header)
-    model = timm.create_model(metadata["architecture"], **arguments)
+    model = _created(path, metadata, arguments)
     tensors, _ = read_tensors(path)
     check_tensors(path, metadata["architecture"], model.state_dict(), tensors)  # the settings in them, too
     model.load_state_dict(tensors)
@@ -138,6 +140,7 @@ def _own_metadata(model: Any) -> dict[str, str]:
         "architecture": model.pretrained_cfg["architecture"],
         "model_args": arguments,
         "input": json.dumps(model_input),
+        **described(model),
     }
 
 
@@ -193,16 +196,27 @@ def _check(
     if metadata["architecture"].startswith("laplacianformer_"):
         arguments = with_defaults_of_file(metadata, arguments)
     if expected is None:
-        expected = _expected_tensors(path, metadata["architecture"], arguments)
+        expected = _expected_tensors(path, metadata, arguments)
     check_tensors(path, metadata["architecture"], expected, tensors)
     return arguments, _checked_classes(path, classes, arguments), _checked_input(path, stated, arguments)
 
 
-def _expected_tensors(path: Path, architecture: str, arguments: dict[str, Any]) -> dict[str, Tensor]:
+def _created(path: Path, metadata: Mapping[str, str], arguments: dict[str, Any]) -> nn.Module:
+    """The model that the metadata describes, with random weights."""
+    model: nn.Module = timm.create_model(metadata["architecture"], **arguments)
+    if "converted" in metadata:
+        exchange(model, conversion_of(json_entry(path, metadata, "converted"), f"converted in the metadata of {path}"))
+    return model
+
+
+def _expected_tensors(path: Path, metadata: Mapping[str, str], arguments: dict[str, Any]) -> dict[str, Tensor]:
     """Names and shapes of the model's tensors, without memory for them."""
+    architecture = metadata["architecture"]
     try:
         with torch.device("meta"):
-            return timm.create_model(architecture, **arguments).state_dict()
+            return _created(path, metadata, arguments).state_dict()
+    except InputError:
+        raise
     except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
         raise InputError(
             f"{path} asks for a {architecture} that can't be built with {limits.shown(arguments)}: "

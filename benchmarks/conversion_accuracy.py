@@ -1,0 +1,120 @@
+"""What a conversion is worth: accuracy by landmarks, converted layers and images seen, and controls, at equal budgets.
+
+    python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --data DIR
+    python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --weights FILE --data DIR data.crop_pct=1.0
+
+Writes results/benchmarks/conversion/accuracy.csv, one row per conversion, after each one; rows that are there are not
+made again. Checkpoints are in --runs: a run that was stopped continues.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from comparing import RESULTS, parser_of, progress, show
+
+from laplacianformer._util.provenance import provenance
+from laplacianformer.convert import ConvertRecipe, Result, load_recipe, train
+from laplacianformer.convert._teacher import stated_input
+from laplacianformer.experiments.rows import Row, read_rows, write_rows
+
+BUDGET = 3200  # images of each phase
+LANDMARKS = (5, 7, 10, 14)
+LAYERS = ("0-2", "0-5", "0-8", "3-11", "6-11", "9-11")
+IMAGES = (800, 1600, 3200, 6400)
+CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mean over queries": ("mean", {}),
+    "identity": ("identity", {}),
+    "gaussian kernel": ("ablation", {"kernel": "gaussian", "scale": 8.0, "grid": 7, "gain": "learned"}),
+    "linear attention": ("linear", {}),
+    "inline": ("inline", {}),
+}
+
+
+def main() -> None:
+    parser = parser_of(__doc__, RESULTS / "conversion")
+    parser.add_argument("model", metavar="MODEL", help="a name of timm")
+    parser.add_argument("--weights", help="its tensors (default: those of timm's hub)")
+    parser.add_argument("--classes", help="JSON with the names of its outputs")
+    parser.add_argument("--data", required=True, metavar="DIR", help="folder with train and val")
+    parser.add_argument("--runs", type=Path, default=Path("runs/conversion"), help="folder (default: %(default)s)")
+    parser.add_argument("--only", choices=("landmarks", "layers", "images", "controls"), help="one question")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="of the recipe, in all conversions")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    file = arguments.output / "accuracy.csv"
+    rows = list(read_rows(file)) if file.exists() else []
+    for question, setting, overrides in progress(variants(arguments.only), "conversions"):
+        key = {"question": question, "setting": setting, "seed": str(arguments.seed)}
+        if any(all(str(row[name]) == value for name, value in key.items()) for row in rows):
+            continue
+        rows.append(key | measured(arguments, question, setting, overrides) | provenance(threads=arguments.threads))
+        write_rows(file, rows)
+    show(rows)
+
+
+def variants(only: str | None) -> Iterator[tuple[str, str, list[str]]]:
+    """Question, setting, and what it changes."""
+    found: list[tuple[str, str, list[str]]] = [
+        *(("landmarks", f"grid {grid}", [f"convert.attention_args.grid={grid}"]) for grid in LANDMARKS),
+        *(("controls", name, _control(*given)) for name, given in CONTROLS.items()),
+        *(("layers", layers, [f"convert.layers={_numbers(layers)}"]) for layers in LAYERS),
+        *(("images", str(count), _budget(count)) for count in IMAGES),
+    ]
+    return (variant for variant in found if only in (None, variant[0]))
+
+
+def _control(attention: str, options: dict[str, Any]) -> list[str]:
+    return [f"convert.attention={attention}", f"convert.attention_args={json.dumps(options)}"]
+
+
+def _numbers(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last) + 1))
+
+
+def _budget(images: int) -> list[str]:
+    return [f"convert.match_samples={images}", f"data.train_samples={images}"]
+
+
+def measured(arguments: argparse.Namespace, question: str, setting: str, overrides: Sequence[str]) -> Row:
+    begin = time.monotonic()
+    folder = arguments.runs / f"{question}-{setting.replace(' ', '-')}-{arguments.seed}"
+    recipe = recipe_of(arguments, overrides)
+    result: Result = train(recipe, folder, resume=True)
+    errors = [row["loss"] for row in read_rows(folder / "match" / "metrics.csv")]
+    return {
+        "match_images": recipe.convert.match_samples,
+        "distil_images": recipe.data.train_samples,
+        "error": round(float(errors[-1]), 4),
+        "matched_top1": _after_match(folder),
+        "top1": round(100 * result.accuracy, 2),
+        "teacher_top1": round(100 * result.teacher_accuracy, 2),
+        "agreement": round(100 * result.agreement, 2),
+        "seconds": round(time.monotonic() - begin),
+    }
+
+
+def _after_match(folder: Path) -> float:
+    found = [row["validation_accuracy"] for row in read_rows(folder / "match" / "metrics.csv")]
+    return round(100 * float([value for value in found if value != ""][-1]), 2)
+
+
+def recipe_of(arguments: argparse.Namespace, overrides: Sequence[str]) -> ConvertRecipe:
+    said = {"teacher.name": arguments.model, "teacher.weights": arguments.weights, "teacher.classes": arguments.classes}
+    said |= {f"data.{key}": value for key, value in stated_input(arguments.model).items()}
+    said |= {"data.root": arguments.data, "run.seed": arguments.seed, "run.tensorboard": False}
+    given = [f"{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
+    return load_recipe(
+        "convert-vit", [*given, "distil.epochs=1", "match.epochs=1", *_budget(BUDGET), *arguments.overrides, *overrides]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""The trained model with softmax attention: where it comes from, and what it tells while it runs."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.data import resolve_data_config
+from torch import Tensor, nn
+
+from laplacianformer._util import limits
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import check_tensors, read_metadata, read_tensors
+from laplacianformer.convert._recipe import Teacher
+from laplacianformer.inspect._finite import first_not_finite, is_finite
+from laplacianformer.model import LaplacianFormer
+from laplacianformer.weights import load_weights
+
+
+@dataclass
+class TeacherModel:
+    """A model in evaluation mode, and what is known about it."""
+
+    model: Any
+    name: str  # for timm.create_model
+    args: dict[str, Any]  # of timm.create_model, with num_classes
+    classes: tuple[str, ...] | None = None  # names of the outputs, where they are known
+    weights: str = ""  # where its weights come from, in words
+
+    @property
+    def outputs(self) -> int:
+        """The number of logits; 0 for a model without classes."""
+        return int(self.model.num_classes)
+
+    def origin(self) -> dict[str, Any]:
+        """What a converted model was made from, for its weights file."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return {"architecture": self.name, "weights": self.weights, "sha256": digest.hexdigest()}
+
+
+def load_teacher(teacher: Teacher) -> TeacherModel:
+    """The model that a recipe names, or what is wrong with it."""
+    path = Path(teacher.name)
+    if path.suffix == ".safetensors" or path.is_file():
+        if teacher.weights is not None or teacher.args:
+            raise InputError(f"{path} says itself what it holds: leave teacher.weights and teacher.args out")
+        loaded = load_weights(path)
+        arguments = json.loads(loaded.metadata["model_args"])
+        found = TeacherModel(loaded.model, loaded.metadata["architecture"], arguments, loaded.classes, path.name)
+    elif teacher.weights is None:
+        found = _of_hub(teacher)
+    else:
+        found = _of_file(teacher, Path(teacher.weights))
+    if teacher.classes is not None:
+        found.classes = read_classes(Path(teacher.classes), found.outputs)
+    found.model.eval()
+    return found
+
+
+def wrap(model: nn.Module, arguments: Mapping[str, Any]) -> TeacherModel:
+    """A copy of a model from timm.create_model as a teacher, and what the model was built with."""
+    name = getattr(model, "pretrained_cfg", {}).get("architecture", "")
+    if not name or not hasattr(model, "forward_intermediates"):
+        raise InputError(f"expected a model from timm.create_model, got a {type(model).__name__}")
+    given = {**(model.arguments if isinstance(model, LaplacianFormer) else {}), **arguments}
+    _check_described(model, name, given)
+    twin = copy.deepcopy(model).eval()
+    return TeacherModel(twin, name, {**given, "num_classes": model.num_classes}, weights="given")
+
+
+def _check_described(model: Any, name: str, arguments: dict[str, Any]) -> None:
+    """Refuse a model that is not what its name and these arguments make: its weights file could not be read."""
+    try:
+        with torch.device("meta"):
+            built: Any = timm.create_model(name, **{**arguments, "num_classes": model.num_classes})
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
+        given = limits.shown(arguments)
+        raise InputError(f"{name} can't be built with model_args={given}: {limits.reason(error)}") from None
+    shapes, expected = ({key: value.shape for key, value in each.state_dict().items()} for each in (model, built))
+    if shapes != expected:
+        raise InputError(
+            f"the model is not timm.create_model({name!r}) with model_args={limits.shown(arguments)}: give model_args, "
+            "what it was built with beside num_classes"
+        )
+
+
+def stated_input(name: str) -> dict[str, Any]:
+    """What a teacher expects its images to be: size, mean, std, interpolation, crop_pct."""
+    if Path(name).suffix == ".safetensors" or Path(name).is_file():
+        said = load_weights(Path(name)).input
+        return {**said, "size": said["size"][-1]}
+    if not timm.is_model(name):
+        raise InputError(f"no model {limits.shown(name)}: expected a name of timm, or a weights file of this package")
+    config = resolve_data_config(pretrained_cfg=timm.models.get_pretrained_cfg(name).to_dict())
+    keys = ("mean", "std", "interpolation", "crop_pct")
+    return {"size": config["input_size"][-1], **{key: config[key] for key in keys}}
+
+
+def family_recipe(name: str) -> str:
+    """The recipe for a teacher by its name, or by the model in its weights file."""
+    path = Path(name)
+    said = read_metadata(path).get("architecture", "") if path.suffix == ".safetensors" else name
+    return "convert-pvt" if said.startswith(("pvt_v2", "laplacianformer")) else "convert-vit"
+
+
+def _create(teacher: Teacher, **options: Any) -> nn.Module:
+    try:
+        model: nn.Module = timm.create_model(teacher.name, **{**teacher.args, **options})
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
+        raise InputError(
+            f"can't create the teacher {limits.one_line(teacher.name)}: {limits.reason(error)}; expected a name of "
+            "timm and arguments that it takes, or a weights file of this package"
+        ) from None
+    return model
+
+
+def _of_hub(teacher: Teacher) -> TeacherModel:
+    model: Any = _create(teacher, pretrained=True)
+    tag = model.pretrained_cfg.get("tag") or "untagged"
+    arguments = {**teacher.args, "num_classes": model.num_classes}
+    return TeacherModel(model, teacher.name.partition(".")[0], arguments, weights=f"timm, {tag}")
+
+
+def _of_file(teacher: Teacher, path: Path) -> TeacherModel:
+    tensors = _tensors(path)
+    name = teacher.name.partition(".")[0]
+    arguments = dict(teacher.args)
+    if "num_classes" not in arguments and timm.is_model(name):
+        classifier = timm.models.get_pretrained_cfg(name).classifier
+        last = tensors.get(f"{classifier}.weight") if isinstance(classifier, str) else None
+        if last is not None:
+            arguments["num_classes"] = len(last)
+    model: Any = _create(teacher, **arguments)
+    check_tensors(path, name, model.state_dict(), tensors)
+    model.load_state_dict(tensors)
+    return TeacherModel(model, name, {**arguments, "num_classes": model.num_classes}, weights=path.name)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a state dict that torch saved."""
+    if path.suffix == ".safetensors":
+        return read_tensors(path)[0]
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a file that is not one of its own
+        raise InputError(f"can't read the weights {path}: {limits.reason(error)}") from None
+    if isinstance(state, dict):
+        state = next((state[key] for key in ("state_dict", "model") if isinstance(state.get(key), dict)), state)
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise InputError(f"{path} holds no state dict: expected tensors by name")
+    return {str(name): tensor for name, tensor in state.items()}
+
+
+def read_classes(path: Path, outputs: int) -> tuple[str, ...]:
+    """The names of the outputs in order, from a JSON file with a list of them or with {name: output}."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"can't read the classes {path}: {limits.reason(error)}") from None
+    found = limits.parse_json(text, str(path))
+    names = found
+    if isinstance(found, dict) and all(type(number) is int for number in found.values()):
+        names = sorted(found, key=found.__getitem__)
+        names = names if sorted(found.values()) == list(range(outputs)) else None
+    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not fits or len(names) != outputs or len(set(names)) != outputs:
+        raise InputError(
+            f"{path} does not name {outputs} outputs: expected a list of that many different names, or "
+            f"{{name: output}} with the outputs 0 to {outputs - 1}"
+        )
+    return tuple(names)
+
+
+def check_finite(teacher: TeacherModel, images: Tensor) -> None:
+    """Refuse a teacher whose outputs are not finite."""
+    with torch.no_grad():
+        if is_finite(teacher.model(images)):
+            return
+    where = first_not_finite(teacher.model, images)
+    raise InputError(f"the teacher {teacher.name} ({teacher.weights}) gives outputs that are not finite: {where}")

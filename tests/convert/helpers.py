@@ -1,0 +1,45 @@
+"""Small softmax models of every family that can be converted."""
+
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+SIDE = 32
+VIT: dict[str, Any] = {"img_size": SIDE, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 5}
+PVT: dict[str, Any] = {"depths": (1, 1), "embed_dims": (16, 16), "num_heads": (2, 2), "sr_ratios": (2, 1)}
+OWN = {"depths": (1, 1), "embed_dims": (16, 16), "num_heads": (2, 2), "mlp_ratios": (2, 2), "attention": "softmax"}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("vit_tiny_patch16_224", VIT),
+    "deit": ("deit_tiny_distilled_patch16_224", VIT),
+    "registers": ("vit_small_patch14_reg4_dinov2", VIT),
+    "pvt": ("pvt_v2_b0", {**PVT, "mlp_ratios": (2, 2), "num_classes": 5}),
+    "own": ("laplacianformer_nano", {**OWN, "num_classes": 5}),
+}
+
+
+def teacher(family: str = "vit", **arguments: Any) -> Any:
+    """Random weights, larger than those that training starts from: attention that is not the mean of all values."""
+    name, given = FAMILIES[family]
+    torch.manual_seed(0)
+    model: Any = timm.create_model(name, **{**given, **arguments})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(std=1.5 * parameter.shape[1] ** -0.5)
+            elif parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def arguments(family: str = "vit") -> dict[str, Any]:
+    """What `teacher` is built with, beside num_classes."""
+    return {key: value for key, value in FAMILIES[family][1].items() if key != "num_classes"}
+
+
+def images(count: int = 2, side: int | tuple[int, int] = SIDE) -> torch.Tensor:
+    torch.manual_seed(1)
+    height, width = (side, side) if isinstance(side, int) else side
+    coarse = torch.randn(count, 3, 4, 4)
+    return nn.functional.interpolate(coarse, (height, width), mode="bilinear")
