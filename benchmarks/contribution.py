@@ -9,17 +9,15 @@ changed one has, and `change` is their difference in points, with its standard e
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from itertools import product
 
 import torch
 from comparing import RESULTS, parser_of, progress, show
 from torch import Tensor, nn
 
-from laplacianformer import LaplacianAttention, load_weights
 from laplacianformer import assets as shipped
+from laplacianformer import load_weights
 from laplacianformer._util.measuring import in_child
 from laplacianformer._util.provenance import provenance
 from laplacianformer.data._batch import NO_LABEL
@@ -27,13 +25,10 @@ from laplacianformer.data._evaluation import evaluation_batches
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._sources import Source, open_images, parse
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.inspect import without_attention
 from laplacianformer.weights import Weights
 
-# What becomes of the output of the global branch, (B, heads, N, d).
-BRANCHES: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean over queries": lambda mixed: mixed.mean(2, keepdim=True).expand_as(mixed),
-    "off": torch.zeros_like,
-}
+BRANCHES = {"mean over queries": "mean", "off": "off"}
 
 
 def main() -> None:
@@ -52,13 +47,11 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     loaded = load_weights(shipped.PATH)
     images, targets = read(loaded, arguments.data, arguments.images)
     stages: list[nn.Module] = list(loaded.model.stages)  # type: ignore[arg-type]
-    parts: dict[str, nn.Module] = {"all": loaded.model} | {str(n): stage for n, stage in enumerate(stages, 1)}
+    parts = {"all": None} | {str(number): [f"stages.{number - 1}"] for number in range(1, len(stages) + 1)}
     before = correct(loaded.model, images, targets)
     rows = [row("-", "as trained", before, before)]
-    for (stage, part), (name, change) in progress(
-        [(part, branch) for part in parts.items() for branch in BRANCHES.items()], "variants"
-    ):
-        with changed(part, change):
+    for (stage, layers), (name, branch) in progress(list(product(parts.items(), BRANCHES.items())), "variants"):
+        with without_attention(loaded.model, branch, layers):
             rows.append(row(stage, name, before, correct(loaded.model, images, targets)))
     return [one | provenance() for one in rows]
 
@@ -72,23 +65,6 @@ def read(loaded: Weights, data: str, count: int | None) -> tuple[Tensor, Tensor]
     batches = list(Renumbered(evaluation_batches(opened, loaded.input, 100, 0), numbers))
     images, targets = torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches])
     return images[targets != NO_LABEL], targets[targets != NO_LABEL]
-
-
-@contextmanager
-def changed(part: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Change the global branch of every attention layer inside `part`."""
-    layers = [layer for layer in part.modules() if isinstance(layer, LaplacianAttention)]
-    for layer in layers:
-        layer.mix = partial(_mix, type(layer).mix.__get__(layer), change)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.mix
-
-
-def _mix(mix: Callable[..., Tensor], change: Callable[[Tensor], Tensor], *arguments: Any, **named: Any) -> Tensor:
-    return change(mix(*arguments, **named))
 
 
 @torch.inference_mode()

@@ -40,7 +40,8 @@ def test_a_run_writes_rows_scores_and_a_file_that_says_what_it_is(finished: tupl
     parts_of_loss = [name for name in COLUMNS if name.startswith("loss_")]
     for row in found:
         assert float(row["loss"]) == pytest.approx(sum(float(row[name]) for name in parts_of_loss), rel=1e-5)
-        assert 0 < float(row["kernel_mean"]) < 1
+        for column in ("kernel_mean", "query_dependence", "contribution"):
+            assert 0 < float(row[column]) < 1, column
         assert (row["box_ap"] != "") == (row["step"] in ("2", "4")), "after each epoch"
     scores = json.loads((folder / "run" / "scores.json").read_text())
     assert scores == result.scores

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from laplacianformer import sequences
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
+from laplacianformer.inspect import without_attention
 from laplacianformer.sequences._task import COLUMNS
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._optimiser import create_schedule
@@ -45,7 +46,8 @@ def test_a_run_learns_and_says_how_well(finished: tuple[Path, sequences.Result])
     assert (folder / "run" / "metrics.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     scored = [float(row["validation_accuracy"]) for row in found if row["validation_accuracy"]]
     assert (result.accuracy, result.best_accuracy) == (scored[-1], max(scored))
-    assert all(0 < float(row["kernel_mean"]) < 1 for row in found)
+    for column in ("kernel_mean", "query_dependence", "contribution"):
+        assert all(0 < float(row[column]) < 1 for row in found), column
     rates = [float(row["lr"]) for row in found]
     assert max(rates) == pytest.approx(1e-2, rel=0.05)
 
@@ -99,7 +101,7 @@ def test_eval_measures_the_accuracy_that_training_reports(
 ) -> None:
     folder, result = finished
     given = ["--weights", str(result.weights), "--data", str(folder / "texts"), "--workers", "0"]
-    main(["eval", *given, "--output", str(tmp_path)])
+    main(["eval", *given, "--output", str(tmp_path), "--without-attention", "mean"])
     measured = json.loads((tmp_path / "eval.json").read_text())
     assert (measured["accuracy"], measured["sequences"]) == (result.accuracy, 32)
     assert (tmp_path / "confusion.png").exists()
@@ -123,6 +125,11 @@ def test_predict_takes_text_files(
     given = ["--weights", str(finished[1].weights)]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("good great fine " * 5)
+    without = measured["without_attention"]
+    assert without["layers"] == ["layers.0.attention"]
+    loaded = sequences.load_encoder(result.weights)
+    with without_attention(loaded.model, "mean"):
+        assert without["accuracy"] == sequences.evaluate(loaded, sequences.open_batches(loaded, given[3])).accuracy
     (tmp_path / "texts" / "b.txt").write_bytes(b"bad awful poor \xff\xfe" * 5)
     (tmp_path / "empty.txt").touch()
     names = [str(tmp_path / name) for name in ("texts", "empty.txt", "none.txt")]

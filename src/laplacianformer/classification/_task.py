@@ -34,7 +34,9 @@ COLUMNS = (
     "images_per_second",  # of wall time since the row before, without the evaluation on held-out images
     "data_wait",  # fraction of that time in which the first process waited for images
     "kernel_mean",  # mean kernel value in the attention layers, on a few images of the batch,
-    "residual",  # and the worst residual of their solves
+    "residual",  # the worst residual of their solves,
+    "query_dependence",  # how much of their global branch depends on the query,
+    "contribution",  # and its part in the residual stream: means over the layers
     "validation_loss",  # on held-out images; empty except at the end of an epoch
     "validation_accuracy",
 )

@@ -28,7 +28,8 @@ COLUMNS = (
     *("step", "epoch", "loss"),  # the loss is the sum of those that follow
     *("loss_class", "loss_box", "loss_mask"),
     *("loss_proposal_class", "loss_proposal_box"),  # of Mask R-CNN's proposals
-    *("lr", "gradient_norm", "images_per_second", "data_wait", "kernel_mean", "residual"),
+    *("lr", "gradient_norm", "images_per_second", "data_wait"),
+    *("kernel_mean", "residual", "query_dependence", "contribution"),
     *("box_ap", "box_ap50", "box_ap75"),  # on held-out images, in percent; empty except after an evaluation
     *("mask_ap", "mask_ap50", "mask_ap75"),
 )

@@ -1,6 +1,7 @@
-"""Looking into a model: diagnosis of its attention, what one token attends to, and cost."""
+"""Looking into a model: diagnosis of its attention, what it is worth, what one token attends to, and cost."""
 
 from laplacianformer.inspect._attention_matrix import TokenAttention, attention_row, token_attention
+from laplacianformer.inspect._branch import without_attention
 from laplacianformer.inspect._cost import Cost, cost, costs
 from laplacianformer.inspect._diagnose import Diagnosis, LayerDiagnosis, diagnose
 
@@ -14,4 +15,5 @@ __all__ = [
     "costs",
     "diagnose",
     "token_attention",
+    "without_attention",
 ]

@@ -37,7 +37,7 @@ COLUMNS = (
     *("step", "epoch", "loss", "accuracy"),  # of the training batches
     *("lr", "gradient_norm"),
     "images_per_second",  # sequences, or pairs of them: the columns have the same names in every task
-    *("data_wait", "kernel_mean", "residual"),
+    *("data_wait", "kernel_mean", "residual", "query_dependence", "contribution"),
     *("validation_loss", "validation_accuracy"),  # on held-out sequences; empty except after an evaluation
 )
 

@@ -17,12 +17,13 @@ from torch import Tensor
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import writing
 from laplacianformer.data import Corrupt, mix, seed_all
+from laplacianformer.inspect._diagnose import Diagnosis
 from laplacianformer.inspect._finite import first_not_finite
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as finite
 from laplacianformer.training._clock import Clock
 from laplacianformer.training._learner import Learner
-from laplacianformer.training._metrics import Metrics, attention_state
+from laplacianformer.training._metrics import Metrics, attention_columns, attention_table, diagnosed
 from laplacianformer.training._processes import in_each, in_first
 from laplacianformer.training._report import Table
 from laplacianformer.training._session import Session
@@ -50,6 +51,7 @@ class Loop:
         self.averaged = ("loss", *task.numbers, "gradient_norm")  # columns that are means over steps
         self.metrics: Metrics | None = None  # of the first process, when it runs
         self.recorded: str | None = None  # the rows in the checkpoint that the run continues from
+        self.attention = Diagnosis()  # of the last row
 
         self.step = 0
         self.sums = torch.zeros(len(self.averaged) + 1, dtype=torch.float64)  # since the last row; and number of steps
@@ -74,7 +76,8 @@ class Loop:
             self.metrics.close()
         self.save_weights()
         done = Finished(self.session.weights, self.step, time.monotonic() - started)
-        report.end([*self.task.tables(), self.summary(done)])
+        attention = [attention_table(self.attention)] if self.attention else []
+        report.end([*self.task.tables(), *attention, self.summary(done)])
         return done
 
     def _open_metrics(self) -> None:
@@ -169,10 +172,11 @@ class Loop:
             "data_wait": round(self.clock.waited / self.clock.seconds, 3),
             **scores,
         }
-        row |= attention_state(*self.task.attention_input(batch))
+        self.attention = diagnosed(*self.task.attention_input(batch))
+        row |= {name: value for name, value in attention_columns(self.attention).items() if name in self.task.columns}
         self.sums.zero_()
         self.clock.restart()
-        in_first(self.fabric, lambda: cast(Metrics, self.metrics).add(row))
+        in_first(self.fabric, lambda: cast(Metrics, self.metrics).add(row, self.attention))
         self.session.report.row(row["loss"], self.task.line(row) if scores else "")
 
     def save_weights(self) -> None:
