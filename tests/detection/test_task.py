@@ -206,6 +206,11 @@ WRONG = {
     "section": (["--recipe", "shapes-maskrcnn", "model.name=x"], "unknown key model"),
     "sharded": (["--recipe", "shapes-maskrcnn", "run.strategy=fsdp"], "detectors train with ddp"),
     "weights": (["--recipe", "shapes-maskrcnn", "detector.weights=none.safetensors"], "none.safetensors is not there"),
+    "common name": (["--recipe", "shapes-maskrcnn", "--weights", "none.safetensors"], "none.safetensors is not there"),
+    "other weights": (
+        ["--recipe", "shapes-maskrcnn", "--weights", "resnet10t.c3_in1k"],
+        "detector.weights=resnet10t.c3_in1k are those of another model than detector.backbone=laplacianformer_nano",
+    ),
     "decay": (
         [
             "--recipe",

@@ -15,7 +15,7 @@ from laplacianformer import sequences
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.inspect import without_attention
-from laplacianformer.sequences._task import COLUMNS
+from laplacianformer.sequences._task import COLUMNS, create_encoder
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._optimiser import create_schedule
 from laplacianformer.weights import load_weights
@@ -96,6 +96,26 @@ def test_a_file_that_was_saved_gives_the_same_outputs(tmp_path: Path) -> None:
         load_weights(path)
 
 
+def test_a_run_starts_from_the_weights_of_an_encoder(finished: tuple[Path, sequences.Result], tmp_path: Path) -> None:
+    """Body and head for the same task and classes; the body alone for others."""
+    _, result = finished
+    start = weights(result.folder)
+    recipe = sequences.load_recipe(str(finished[0] / "recipe.yaml"), [f"model.weights={result.weights}"])
+    assert recipe.encoder.attention_args == {"gain": 2.0}
+    same = create_encoder(recipe, ("neg", "pos")).state_dict()
+    assert all(torch.equal(same[name], start[name]) for name in start)
+    for other in (create_encoder(recipe, ("no", "yes")), create_encoder(recipe, ("a", "b", "c"))):
+        found = other.state_dict()
+        replaced = {name for name in start if not torch.equal(found[name], start[name])}
+        assert replaced >= {"head.0.weight", "head.2.weight"}
+        assert all(name.startswith("head.") for name in replaced)
+    wider = sequences.load_recipe(
+        str(finished[0] / "recipe.yaml"), [f"model.weights={result.weights}", "encoder.dim=32"]
+    )
+    with pytest.raises(InputError, match=r"does not hold the sequence_encoder of the recipe.*has shape"):
+        create_encoder(wider, ("neg", "pos"))
+
+
 def test_eval_measures_the_accuracy_that_training_reports(
     finished: tuple[Path, sequences.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +124,11 @@ def test_eval_measures_the_accuracy_that_training_reports(
     main(["eval", *given, "--output", str(tmp_path), "--without-attention", "mean"])
     measured = json.loads((tmp_path / "eval.json").read_text())
     assert (measured["accuracy"], measured["sequences"]) == (result.accuracy, 32)
+    without = measured["without_attention"]
+    assert without["layers"] == ["layers.0.attention"]
+    loaded = sequences.load_encoder(result.weights)
+    with without_attention(loaded.model, "mean"):
+        assert without["accuracy"] == sequences.evaluate(loaded, sequences.open_batches(loaded, given[3])).accuracy
     assert (tmp_path / "confusion.png").exists()
     printed = capsys.readouterr().out
     assert f"{100 * result.accuracy:.2f} %" in printed
@@ -125,11 +150,6 @@ def test_predict_takes_text_files(
     given = ["--weights", str(finished[1].weights)]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("good great fine " * 5)
-    without = measured["without_attention"]
-    assert without["layers"] == ["layers.0.attention"]
-    loaded = sequences.load_encoder(result.weights)
-    with without_attention(loaded.model, "mean"):
-        assert without["accuracy"] == sequences.evaluate(loaded, sequences.open_batches(loaded, given[3])).accuracy
     (tmp_path / "texts" / "b.txt").write_bytes(b"bad awful poor \xff\xfe" * 5)
     (tmp_path / "empty.txt").touch()
     names = [str(tmp_path / name) for name in ("texts", "empty.txt", "none.txt")]

@@ -89,12 +89,12 @@ class ClassificationTask:
         self.accuracy = self.best = 0.0  # on held-out images
         self.mixup = create_mixup(recipe, len(loaders.classes), session.fabric.world_size)
         seed_all(mix(recipe.run.seed, 4))
-        self.model = create_model(recipe, len(loaders.classes))
-        self.metadata = self._checked_metadata(session.weights)
+        self.model, args = in_each(self.fabric, lambda: create_model(recipe, loaders.classes))
+        self.metadata = self._checked_metadata(session.weights, args)
 
-    def _checked_metadata(self, path: Path) -> dict[str, str]:
+    def _checked_metadata(self, path: Path, args: Mapping[str, Any]) -> dict[str, str]:
         """What the weights file will say, or the error of writing it, before the run and not after it."""
-        lasting = {name: value for name, value in self.recipe.model.args.items() if name not in FORBIDDEN}
+        lasting = {name: value for name, value in args.items() if name not in FORBIDDEN}
         metadata = {
             "architecture": self.recipe.model.name,
             "model_args": json.dumps({**lasting, "num_classes": len(self.classes)}),
@@ -102,7 +102,8 @@ class ClassificationTask:
             **origin(self.recipe, {}),
         }
         # A model that was built with just these arguments is the one that the metadata describes.
-        expected = self.model.state_dict() if lasting == self.recipe.model.args else None
+        described = self.recipe.model.weights is None and lasting == args
+        expected = self.model.state_dict() if described else None
         return checked_metadata(path, self.model, self.classes, metadata, expected=expected)
 
     def parameters(self) -> nn.Module:

@@ -101,7 +101,7 @@ class DetectionTask:
         self.scores: Scores = {}
         self.best = 0.0  # box AP
         seed_all(mix(recipe.run.seed, 4))
-        self.model = create_detector(recipe, len(loaders.classes))
+        self.model = in_each(self.fabric, lambda: create_detector(recipe, len(loaders.classes)))
         # What the weights file will say, or the error of writing it, before the run and not after it.
         self.metadata = detector_metadata(
             session.weights, self.model, self.classes, loaders.held_out.category_ids, origin(recipe, {})

@@ -25,7 +25,7 @@ from laplacianformer.sequences._batches import (
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._recipe import SequenceRecipe
 from laplacianformer.sequences._sources import VOCABULARY, open_sequences
-from laplacianformer.sequences._weights import encoder_metadata
+from laplacianformer.sequences._weights import encoder_metadata, load_start
 from laplacianformer.training._accuracy import held_out_accuracy
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
@@ -90,17 +90,20 @@ def open_loaders(
     return SequenceLoaders(train_batches, renumbered, training.classes, counts)
 
 
-def create_encoder(recipe: SequenceRecipe, num_classes: int) -> SequenceEncoder:
+def create_encoder(recipe: SequenceRecipe, classes: tuple[str, ...]) -> SequenceEncoder:
     """The encoder, with the weights that training starts from."""
     encoder, data = recipe.encoder, recipe.data
-    options = {name: value for name, value in vars(encoder).items() if not name.startswith("_")}
+    options = {key: value for key, value in vars(encoder).items() if not key.startswith("_") and key != "weights"}
     try:
-        return SequenceEncoder(
-            VOCABULARY[data.task], data.length, num_classes, pairs=data.task == "retrieval", **options
+        model = SequenceEncoder(
+            VOCABULARY[data.task], data.length, len(classes), pairs=data.task == "retrieval", **options
         )
     except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"can't create the encoder with encoder.attention={encoder.attention}: {reason}") from None
+    if encoder.weights is not None:
+        load_start(model, Path(encoder.weights), data.task, classes)
+    return model
 
 
 class SequenceTask:
@@ -116,7 +119,7 @@ class SequenceTask:
         self.classes, self.images = loaders.classes, loaders.counts
         self.accuracy = self.best = 0.0  # on held-out sequences
         seed_all(mix(recipe.run.seed, 4))
-        self.model = create_encoder(recipe, len(loaders.classes))
+        self.model = in_each(self.fabric, lambda: create_encoder(recipe, loaders.classes))
         # What the weights file will say, or the error of writing it, before the run and not after it.
         self.metadata = encoder_metadata(
             session.weights, self.model, recipe.data.task, loaders.classes, origin(recipe, {})

@@ -25,6 +25,7 @@ from laplacianformer.training._clock import Clock
 from laplacianformer.training._learner import Learner
 from laplacianformer.training._metrics import Metrics, attention_columns, attention_table, diagnosed
 from laplacianformer.training._processes import in_each, in_first
+from laplacianformer.training._recipes import with_defaults
 from laplacianformer.training._report import Table
 from laplacianformer.training._session import Session
 from laplacianformer.training._task import AnyBatch, Task
@@ -50,8 +51,8 @@ class Loop:
         self.corrupt = Corrupt(task.recipe.data.corrupt_limit)
         self.averaged = ("loss", *task.numbers, "gradient_norm")  # columns that are means over steps
         self.metrics: Metrics | None = None  # of the first process, when it runs
-        self.recorded: str | None = None  # the rows in the checkpoint that the run continues from
         self.attention = Diagnosis()  # of the last row
+        self.recorded: str | None = None  # the rows in the checkpoint that the run continues from
 
         self.step = 0
         self.sums = torch.zeros(len(self.averaged) + 1, dtype=torch.float64)  # since the last row; and number of steps
@@ -210,7 +211,8 @@ class Loop:
         """Continue from a checkpoint, if it is one of this run."""
         output = self.session.output
         stated = checkpoint.identity(self.task.recipe, self.task.classes, self.task.images)
-        checkpoint.check_same_run(state, stated, output)
+        recipe = with_defaults(state["recipe"], type(self.task.recipe))
+        checkpoint.check_same_run({**state, "recipe": recipe}, stated, output)
         if state["step"] > self.steps or state["sums"].shape != self.sums.shape:
             raise InputError(
                 f"the checkpoint in {output} does not fit the run: step {state['step']} of {self.steps}, "
