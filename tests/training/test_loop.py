@@ -92,7 +92,7 @@ def test_the_command_prints_rows_and_a_table(tmp_path: Path, capsys: pytest.Capt
     helpers.tiny(tmp_path, optimise={"epochs": 2})
     main(["train", "--recipe", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "run")])
     printed = capsys.readouterr().out
-    for part in ("epoch 1 of 2: loss ", "epoch 2 of 2: loss ", "8/8", "best of all epochs", "weights (averaged)"):
+    for part in ("epoch 1 of 2: loss ", "epoch 2 of 2: loss ", "8/8", "best of all evaluations", "weights (averaged)"):
         assert part in printed
 
 

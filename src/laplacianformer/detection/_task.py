@@ -18,11 +18,11 @@ from laplacianformer.detection._model import create_detector, create_parameter_g
 from laplacianformer.detection._recipe import DetectionRecipe
 from laplacianformer.detection._scores import Scores, as_results, coco_scores, flat, percent, rows
 from laplacianformer.detection._weights import detector_metadata
-from laplacianformer.training._loop import Loop
+from laplacianformer.training._loop import train_task
 from laplacianformer.training._origin import origin
-from laplacianformer.training._processes import in_each, in_first
+from laplacianformer.training._processes import in_first
 from laplacianformer.training._report import Report, Table
-from laplacianformer.training._session import Session, start
+from laplacianformer.training._session import Session
 
 COLUMNS = (
     *("step", "epoch", "loss"),  # the loss is the sum of those that follow
@@ -80,11 +80,11 @@ def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False, report
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
     """
-    with start(recipe.run, output, resume=resume, report=report) as session:
-        rank, world = session.fabric.global_rank, session.fabric.world_size
-        loaders = in_each(session.fabric, lambda: open_detection(recipe, rank, world))
-        task = DetectionTask(recipe, loaders, session)
-        done = Loop(task, session).run()
+
+    def opened(rank: int, world: int, _: Any) -> DetectionLoaders:
+        return open_detection(recipe, rank, world)
+
+    task, done = train_task(recipe, output, opened, DetectionTask, resume=resume, report=report)
     return Result(output, done.weights, task.scores, task.best, done.steps, done.seconds)
 
 
@@ -101,7 +101,7 @@ class DetectionTask:
         self.scores: Scores = {}
         self.best = 0.0  # box AP
         seed_all(mix(recipe.run.seed, 4))
-        self.model = in_each(self.fabric, lambda: create_detector(recipe, len(loaders.classes)))
+        self.model = create_detector(recipe, len(loaders.classes))
         # What the weights file will say, or the error of writing it, before the run and not after it.
         self.metadata = detector_metadata(
             session.weights, self.model, self.classes, loaders.held_out.category_ids, origin(recipe, {})

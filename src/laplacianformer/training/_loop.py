@@ -6,10 +6,11 @@ generators, and a resumed run does what the run would have done without the inte
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -25,9 +26,10 @@ from laplacianformer.training._clock import Clock
 from laplacianformer.training._learner import Learner
 from laplacianformer.training._metrics import Metrics, attention_columns, attention_table, diagnosed
 from laplacianformer.training._processes import in_each, in_first
+from laplacianformer.training._recipe import AnyRecipe
 from laplacianformer.training._recipes import with_defaults
-from laplacianformer.training._report import Table
-from laplacianformer.training._session import Session
+from laplacianformer.training._report import Report, Table
+from laplacianformer.training._session import Session, start
 from laplacianformer.training._task import AnyBatch, Task
 
 
@@ -223,3 +225,29 @@ class Loop:
         self.clock.seconds, self.clock.waited = state["seconds"]
         with checkpoint.fitting(output, "scores"):
             self.task.restore(state)
+
+
+Made = TypeVar("Made", bound=Task)
+
+
+def train_task(
+    recipe: AnyRecipe,
+    output: Path,
+    open_data: Callable[..., Any],
+    create: Callable[[Any, Any, Session], Made],
+    *,
+    resume: bool,
+    report: Report | None,
+) -> tuple[Made, Finished]:
+    """Train a task from a recipe: launch the processes, open the data, create the task, run it to the end.
+
+    Args:
+        open_data: called as open_data(rank, world, once); `once` calls a function in the first process for all.
+        create: called with the recipe, the data and the session.
+    """
+    with start(recipe.run, output, resume=resume, report=report) as session:
+        fabric = session.fabric
+        once = partial(in_first, fabric)
+        data = in_each(fabric, lambda: open_data(fabric.global_rank, fabric.world_size, once))
+        task = in_each(fabric, lambda: create(recipe, data, session))
+        return task, Loop(task, session).run()
