@@ -5,10 +5,12 @@
 In the layers of one stage or of all, the global branch Z L is replaced by its mean over the queries of the image, or
 left out; the convolution beside it stays. Nothing is trained again. Writes results/benchmarks/models/contribution.csv.
 All variants see the same images: `lost` are those that only the unchanged model has right, `gained` those that only the
-changed one has, and `change` is their difference in points, with its standard error.
+changed one has, and `change` is their difference in points, with its standard error. Beside it, diagnosis.csv has what
+`laplacianformer.diagnose` says of each layer on 100 of the images.
 """
 
 import argparse
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 
@@ -17,7 +19,7 @@ from comparing import RESULTS, parser_of, progress, show
 from torch import Tensor, nn
 
 from laplacianformer import assets as shipped
-from laplacianformer import load_weights
+from laplacianformer import diagnose, load_weights
 from laplacianformer._util.measuring import in_child
 from laplacianformer._util.provenance import provenance
 from laplacianformer.data._batch import NO_LABEL
@@ -37,15 +39,19 @@ def main() -> None:
     parser.add_argument("--images", type=int, metavar="N", help="spread evenly over the held-out ones (default: all)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), metavar="N", help="of torch")
     arguments = parser.parse_args()
-    rows = in_child(partial(measure, arguments))
+    layers, rows = in_child(partial(measure, arguments))
+    write_rows(arguments.output / "diagnosis.csv", layers)
     write_rows(arguments.output / "contribution.csv", rows)
     show(rows)
 
 
-def measure(arguments: argparse.Namespace) -> list[Row]:
+def measure(arguments: argparse.Namespace) -> tuple[list[Row], list[Row]]:
+    """The rows of both tables."""
     torch.set_num_threads(arguments.threads)
     loaded = load_weights(shipped.PATH)
     images, targets = read(loaded, arguments.data, arguments.images)
+    some = images[:: max(1, len(images) // 100)]  # of all classes
+    diagnosed = [asdict(layer) | provenance() for layer in diagnose(loaded.model, some)]
     stages: list[nn.Module] = list(loaded.model.stages)  # type: ignore[arg-type]
     parts = {"all": None} | {str(number): [f"stages.{number - 1}"] for number in range(1, len(stages) + 1)}
     before = correct(loaded.model, images, targets)
@@ -53,7 +59,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     for (stage, layers), (name, branch) in progress(list(product(parts.items(), BRANCHES.items())), "variants"):
         with without_attention(loaded.model, branch, layers):
             rows.append(row(stage, name, before, correct(loaded.model, images, targets)))
-    return [one | provenance() for one in rows]
+    return diagnosed, [one | provenance() for one in rows]
 
 
 def read(loaded: Weights, data: str, count: int | None) -> tuple[Tensor, Tensor]:
