@@ -1,6 +1,5 @@
 """Training from weights: what is taken over, what is replaced, what stays frozen, and what is refused before a step."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 import timm
 import torch
 import yaml
-from timm.models import _registry, get_pretrained_cfg
 from torch import Tensor
 
 from laplacianformer import InputError, assets, load_weights, save_weights
@@ -21,7 +19,7 @@ from laplacianformer.sequences import SequenceEncoder, save_encoder
 from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._optimiser import create_optimiser, create_schedule
-from tests.helpers import INPUT
+from tests.helpers import INPUT, with_local_weights
 from tests.training import helpers
 
 CLASSES = ("class0", "class1", "class2")
@@ -131,12 +129,7 @@ NAME = "resnet10t.c3_in1k"
 
 
 def test_weights_of_timm_by_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in the place of the address that timm knows: it loads both in the same way."""
-    torch.manual_seed(0)
-    model = timm.create_model("resnet10t")
-    torch.save(model.state_dict(), tmp_path / "weights.pth")
-    config = dataclasses.replace(get_pretrained_cfg(NAME), file=str(tmp_path / "weights.pth"))
-    monkeypatch.setitem(_registry._model_pretrained_cfgs, NAME, config)
+    model: Any = with_local_weights(monkeypatch, NAME, tmp_path / "weights.pth")
     recipe = finetune(folder, weights=NAME)
     assert (recipe.model.name, recipe.data.size) == ("resnet10t", 176)
     found = started(recipe)

@@ -14,13 +14,16 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.detection import _task as detection
 from laplacianformer.detection._batches import open_detection
+from laplacianformer.detection._model import create_detector
 from laplacianformer.detection._recipe import load_recipe
 from laplacianformer.detection._scores import NUMBERS
 from laplacianformer.detection._task import COLUMNS
+from laplacianformer.detection._weights import detector_metadata
 from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._optimiser import create_schedule
 from tests.detection import helpers
+from tests.helpers import with_local_weights
 from tests.training.helpers import rows, weights
 
 
@@ -79,6 +82,19 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     assert resumed.scores == whole.scores
 
 
+def test_a_backbone_starts_from_weights_of_timm_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "resnet10t.c3_in1k"
+    given = with_local_weights(monkeypatch, name, tmp_path / "weights.pth").state_dict()
+    helpers.recipe(tmp_path / "recipe.yaml", "retinanet")
+    changes = ["detector.backbone=resnet10t", "detector.backbone_args={}", f"model.weights={name}"]
+    model: Any = create_detector(load_recipe(str(tmp_path / "recipe.yaml"), changes), 3)
+    found = model.backbone.maps.model.state_dict()
+    assert len(found) > 50
+    assert all(torch.equal(found[key], given[key]) for key in found)
+    said = detector_metadata(tmp_path / "model.safetensors", model, list("abc"), [1, 2, 3], {})
+    assert json.loads(said["model_args"])["backbone_args"] == {}, "the file downloads nothing"
+
+
 def test_eval_gives_the_numbers_of_the_training(
     finished: tuple[Path, detection.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +140,16 @@ def test_an_unknown_split_is_refused(
         )
     assert stop.value.code == 2
     assert "no split 'x': expected one of train, validation, val" in capsys.readouterr().err
+
+
+def test_a_detector_is_not_evaluated_without_attention(
+    finished: tuple[Path, detection.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--weights", str(finished[1].weights), "--data", "shapes", "--output", str(tmp_path / "e")]
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", *given, "--without-attention", "off"])
+    assert stop.value.code == 2
+    assert "--without-attention is for classifiers and sequence encoders" in capsys.readouterr().err
 
 
 @pytest.mark.slow

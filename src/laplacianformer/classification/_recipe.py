@@ -107,7 +107,7 @@ class Recipe:
             return
         start = read_start(weights)
         name = model.setdefault("name", start.architecture)
-        if name != start.architecture:
+        if str(name).partition(".")[0] != start.architecture:
             raise InputError(f"{weights} holds a {start.architecture}: expected a {name}, the model.name of the recipe")
         channels, side, _ = start.input["size"]
         if channels != 3:

@@ -55,7 +55,9 @@ class Replacement:
 
 def rows(label: str, name: str, found: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
     """The line of the table of results, if there is one; `label` and `name` are those of the accuracy."""
-    return [
-        (f"{label}, {_WORDS[entry['branch']]} in {len(entry['layers'])} layers", f"{100 * entry[name]:.2f} %")
-        for entry in found.values()
-    ]
+    lines = []
+    for entry in found.values():
+        count = len(entry["layers"])
+        where = f"{_WORDS[entry['branch']]} in {count} layer{'' if count == 1 else 's'}"
+        lines.append((f"{label}, {where}", f"{100 * entry[name]:.2f} %"))
+    return lines

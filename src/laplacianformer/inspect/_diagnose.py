@@ -115,7 +115,6 @@ class _Watching:
     def _diagnose(
         self, name: str, layer: LaplacianAttention, output: Tensor, x: Tensor, size: Size, mask: Tensor | None = None
     ) -> LayerDiagnosis:
-        mask = layer.checked_mask(x, mask)
         with without_autocast(x.device):
             (branch_bhnd,) = in_float32(self.branches.pop(name))  # zeros where the mask is False
             varying_bhnd = branch_bhnd - mean_over_tokens(branch_bhnd, mask)

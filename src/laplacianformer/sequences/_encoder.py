@@ -104,7 +104,7 @@ class SequenceEncoder(nn.Module):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers for layer-wise learning rates, as timm's models state them."""
         last = (r"^norm\.", (99999,))  # timm's number for "in the group before"
-        return {"stem": r"^(embedding|positions)\.", "blocks": [(r"^layers\.(\d+)", None), last]}
+        return {"stem": r"^(?:embedding|positions)\.", "blocks": [(r"^layers\.(\d+)", None), last]}
 
 
 _ARGUMENTS = (
