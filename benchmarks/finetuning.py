@@ -25,7 +25,6 @@ SHARED = (
     *("augment.scale=null", "augment.crop_padding=2"),
     *("optimise.epochs=3", "optimise.batch_size=64", "run.tensorboard=false"),
 )
-START = "model.weights=laplacianformer_nano"
 # Overrides of the recipe, by the way of training.
 WAYS = {
     "from scratch": (
@@ -34,9 +33,7 @@ WAYS = {
         *("data.mean=[0.2860, 0.2860, 0.2860]", "data.std=[0.3530, 0.3530, 0.3530]", "data.crop_pct=1.0"),
         *("optimise.lr=0.002", "optimise.layer_decay=1.0"),
     ),
-    "fine-tuned": (START,),
-    "fine-tuned, statistics kept": (START, "model.frozen_statistics=true"),
-    "fine-tuned, two stages frozen": (START, "model.frozen_stages=2"),
+    "fine-tuned": ("model.weights=laplacianformer_nano",),
 }
 
 
