@@ -5,21 +5,21 @@
 In the layers of one stage or of all, the global branch Z L is replaced by its mean over the queries of the image, or
 left out; the convolution beside it stays. Nothing is trained again. Writes results/benchmarks/models/contribution.csv.
 All variants see the same images: `lost` are those that only the unchanged model has right, `gained` those that only the
-changed one has, and `change` is their difference in points, with its standard error.
+changed one has, and `change` is their difference in points, with its standard error. Beside it, diagnosis.csv has what
+`laplacianformer.diagnose` says of each layer on 100 of the images.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from itertools import product
 
 import torch
 from comparing import RESULTS, parser_of, progress, show
 from torch import Tensor, nn
 
-from laplacianformer import LaplacianAttention, load_weights
 from laplacianformer import assets as shipped
+from laplacianformer import diagnose, load_weights
 from laplacianformer._util.measuring import in_child
 from laplacianformer._util.provenance import provenance
 from laplacianformer.data._batch import NO_LABEL
@@ -27,13 +27,10 @@ from laplacianformer.data._evaluation import evaluation_batches
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._sources import Source, open_images, parse
 from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.inspect import without_attention
 from laplacianformer.weights import Weights
 
-# What becomes of the output of the global branch, (B, heads, N, d).
-BRANCHES: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean over queries": lambda mixed: mixed.mean(2, keepdim=True).expand_as(mixed),
-    "off": torch.zeros_like,
-}
+BRANCHES = {"mean over queries": "mean", "off": "off"}
 
 
 def main() -> None:
@@ -42,25 +39,27 @@ def main() -> None:
     parser.add_argument("--images", type=int, metavar="N", help="spread evenly over the held-out ones (default: all)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), metavar="N", help="of torch")
     arguments = parser.parse_args()
-    rows = in_child(partial(measure, arguments))
+    layers, rows = in_child(partial(measure, arguments))
+    write_rows(arguments.output / "diagnosis.csv", layers)
     write_rows(arguments.output / "contribution.csv", rows)
     show(rows)
 
 
-def measure(arguments: argparse.Namespace) -> list[Row]:
+def measure(arguments: argparse.Namespace) -> tuple[list[Row], list[Row]]:
+    """The rows of both tables."""
     torch.set_num_threads(arguments.threads)
     loaded = load_weights(shipped.PATH)
     images, targets = read(loaded, arguments.data, arguments.images)
+    some = images[:: max(1, len(images) // 100)]  # of all classes
+    diagnosed = [asdict(layer) | provenance() for layer in diagnose(loaded.model, some)]
     stages: list[nn.Module] = list(loaded.model.stages)  # type: ignore[arg-type]
-    parts: dict[str, nn.Module] = {"all": loaded.model} | {str(n): stage for n, stage in enumerate(stages, 1)}
+    parts = {"all": None} | {str(number): [f"stages.{number - 1}"] for number in range(1, len(stages) + 1)}
     before = correct(loaded.model, images, targets)
     rows = [row("-", "as trained", before, before)]
-    for (stage, part), (name, change) in progress(
-        [(part, branch) for part in parts.items() for branch in BRANCHES.items()], "variants"
-    ):
-        with changed(part, change):
+    for (stage, layers), (name, branch) in progress(list(product(parts.items(), BRANCHES.items())), "variants"):
+        with without_attention(loaded.model, branch, layers):
             rows.append(row(stage, name, before, correct(loaded.model, images, targets)))
-    return [one | provenance() for one in rows]
+    return diagnosed, [one | provenance() for one in rows]
 
 
 def read(loaded: Weights, data: str, count: int | None) -> tuple[Tensor, Tensor]:
@@ -72,23 +71,6 @@ def read(loaded: Weights, data: str, count: int | None) -> tuple[Tensor, Tensor]
     batches = list(Renumbered(evaluation_batches(opened, loaded.input, 100, 0), numbers))
     images, targets = torch.cat([batch.images for batch in batches]), torch.cat([batch.targets for batch in batches])
     return images[targets != NO_LABEL], targets[targets != NO_LABEL]
-
-
-@contextmanager
-def changed(part: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Change the global branch of every attention layer inside `part`."""
-    layers = [layer for layer in part.modules() if isinstance(layer, LaplacianAttention)]
-    for layer in layers:
-        layer.mix = partial(_mix, type(layer).mix.__get__(layer), change)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.mix
-
-
-def _mix(mix: Callable[..., Tensor], change: Callable[[Tensor], Tensor], *arguments: Any, **named: Any) -> Tensor:
-    return change(mix(*arguments, **named))
 
 
 @torch.inference_mode()

@@ -27,8 +27,8 @@ LANDMARKS = (5, 7, 10, 14)
 LAYERS = ("0-2", "0-5", "0-8", "3-11", "6-11", "9-11")
 IMAGES = (800, 1600, 3200, 6400)
 CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mean over queries": ("mean", {}),
-    "identity": ("identity", {}),
+    "mean over queries": ("mean-over-queries", {"grid": 7, "gain": "learned"}),
+    "no mixing": ("no-mixing", {}),
     "gaussian kernel": ("ablation", {"kernel": "gaussian", "scale": 8.0, "grid": 7, "gain": "learned"}),
     "linear attention": ("linear", {}),
     "inline": ("inline", {}),

@@ -1,13 +1,16 @@
 """Shared by the tests of the commands: a small model in a weights file, and generated images."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import timm
 import torch
 from PIL import Image
+from timm.models import _registry, get_pretrained_cfg
 from torch import nn
 
 from laplacianformer.weights import save_weights
@@ -30,6 +33,16 @@ def small_model(classes: int = len(CLASSES), **arguments: Any) -> nn.Module:
 def save_small(path: Path, **metadata: str) -> nn.Module:
     model = small_model()
     save_weights(path, model, classes=CLASSES, metadata={"input": json.dumps(INPUT), **metadata})
+    return model
+
+
+def with_local_weights(monkeypatch: pytest.MonkeyPatch, name: str, path: Path) -> nn.Module:
+    """Let timm take its weights of a model from a file, which it loads as what it downloads; the model in the file."""
+    torch.manual_seed(0)
+    model: nn.Module = timm.create_model(name)
+    torch.save(model.state_dict(), path)
+    config = dataclasses.replace(get_pretrained_cfg(name), file=str(path))
+    monkeypatch.setitem(_registry._model_pretrained_cfgs, name, config)
     return model
 
 

@@ -193,7 +193,7 @@ def test_a_model_that_can_not_be_built_says_why(tmp_path: Path) -> None:
 
     recipe = load_recipe("digits", ["model.name=vit_tiny_patch16_224", "model.args={qkv_bias: 1, num_heads: 7}"])
     with pytest.raises(InputError, match=r"can't create model.name=vit_tiny_patch16_224: \S+"):
-        create_model(recipe, 10)
+        create_model(recipe, tuple("0123456789"))
 
 
 # ---- COCO files ----

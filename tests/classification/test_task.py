@@ -50,14 +50,16 @@ def test_rows_are_as_documented(finished: tuple[Path, classification.Result]) ->
     rows = helpers.rows(folder / "run")
     assert [int(row["step"]) for row in rows] == sorted({*range(3, 49, 3), *range(4, 49, 4)})
     for row in rows:
-        assert 0 < float(row["kernel_mean"]) < 1
+        for column in ("kernel_mean", "query_dependence", "contribution"):
+            assert 0 < float(row[column]) < 1, column
         assert 0 <= float(row["residual"]) < 1
         assert float(row["gradient_norm"]) > 0
     rates = [float(row["lr"]) for row in rows]
     assert max(rates) == pytest.approx(2e-3, rel=0.02)
     assert rates[0] < rates[1] < rates[2], "warm-up"
     assert rates[-1] < 1e-4, "cosine"
-    assert list((folder / "run" / "tensorboard").iterdir())
+    (events,) = (folder / "run" / "tensorboard").iterdir()
+    assert b"query_dependence/stages.1.blocks.0.attention" in events.read_bytes()
 
 
 def test_the_exported_file_holds_the_average_and_its_origin(finished: tuple[Path, classification.Result]) -> None:

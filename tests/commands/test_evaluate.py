@@ -4,14 +4,16 @@ import json
 import shutil
 
 import pytest
+import torch
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification._evaluation import open_batches
+from laplacianformer.classification._evaluation import evaluate, open_batches
 from laplacianformer.cli import main
-from laplacianformer.weights import load_weights
+from laplacianformer.inspect import without_attention
+from laplacianformer.weights import load_weights, save_weights
 from tests.classification.helpers import labelled_folder
-from tests.helpers import CLASSES, picture, save_small
+from tests.helpers import CLASSES, INPUT, picture, save_small, small_model
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,26 @@ def test_the_command_prints_tables_and_writes_two_files(loaded, data, tmp_path, 
     assert written["device"] in out
     with Image.open(output / "confusion.png") as drawn:
         assert drawn.format == "PNG"
+
+
+def test_without_attention_a_second_accuracy_stands_beside_the_first(data, tmp_path, capsys):
+    model = small_model()
+    with torch.no_grad():
+        model.stages[1].blocks[0].attention.proj.weight.mul_(30)  # the layer matters
+    save_weights(tmp_path / "model.safetensors", model, classes=CLASSES, metadata={"input": json.dumps(INPUT)})
+    loaded = load_weights(tmp_path / "model.safetensors")
+    plain = evaluate(loaded, open_batches(loaded, str(data)))
+    with without_attention(loaded.model, "off", ["stages.1"]):
+        off = evaluate(loaded, open_batches(loaded, str(data)))
+    assert off.top1 != plain.top1
+    code, output = command(loaded, data, tmp_path, "--without-attention", "off", "--layers", "stages.1")
+    assert code == 0
+    written = json.loads((output / "eval.json").read_text())
+    assert written["top1"] == plain.top1
+    found = written["without_attention"]
+    assert (found["branch"], found["top1"]) == ("off", off.top1)
+    assert len(found["layers"]) == len(loaded.model.stages[1].blocks)
+    assert "top-1, attention off in" in capsys.readouterr().out
 
 
 def test_indices_are_not_taken_for_names(loaded, tmp_path, capsys):
@@ -125,6 +147,9 @@ def test_data_that_does_not_fit_ends_with_one_line_and_writes_nothing(loaded, da
         ["--data", "torch/nothing:."],
         ["--data", "wds/some:."],
         ["--weights", "x"],
+        ["--without-attention", "some"],
+        ["--layers", "stages.1"],
+        ["--without-attention", "mean", "--layers", "stages.9"],
     ],
     ids=str,
 )

@@ -178,7 +178,7 @@ def test_pyramids_are_converted_too(family: str) -> None:
     assert 0 <= result.agreement <= 1
 
 
-@pytest.mark.parametrize("control", ["mean", "ablation"])
+@pytest.mark.parametrize("control", ["mean-over-queries", "ablation"])
 def test_controls_are_converted_under_the_same_budget(control: str) -> None:
     options = {"ablation": "{kernel: gaussian, grid: 2, gain: learned}"}.get(control, "{}")
     chosen = [f"convert.attention={control}", f"convert.attention_args={options}", "match.epochs=1", "distil.epochs=1"]

@@ -14,13 +14,16 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.detection import _task as detection
 from laplacianformer.detection._batches import open_detection
+from laplacianformer.detection._model import create_detector
 from laplacianformer.detection._recipe import load_recipe
 from laplacianformer.detection._scores import NUMBERS
 from laplacianformer.detection._task import COLUMNS
+from laplacianformer.detection._weights import detector_metadata
 from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._optimiser import create_schedule
 from tests.detection import helpers
+from tests.helpers import with_local_weights
 from tests.training.helpers import rows, weights
 
 
@@ -40,7 +43,8 @@ def test_a_run_writes_rows_scores_and_a_file_that_says_what_it_is(finished: tupl
     parts_of_loss = [name for name in COLUMNS if name.startswith("loss_")]
     for row in found:
         assert float(row["loss"]) == pytest.approx(sum(float(row[name]) for name in parts_of_loss), rel=1e-5)
-        assert 0 < float(row["kernel_mean"]) < 1
+        for column in ("kernel_mean", "query_dependence", "contribution"):
+            assert 0 < float(row[column]) < 1, column
         assert (row["box_ap"] != "") == (row["step"] in ("2", "4")), "after each epoch"
     scores = json.loads((folder / "run" / "scores.json").read_text())
     assert scores == result.scores
@@ -76,6 +80,19 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     expected, found = weights(folder / "run"), weights(tmp_path / "run")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert resumed.scores == whole.scores
+
+
+def test_a_backbone_starts_from_weights_of_timm_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "resnet10t.c3_in1k"
+    given = with_local_weights(monkeypatch, name, tmp_path / "weights.pth").state_dict()
+    helpers.recipe(tmp_path / "recipe.yaml", "retinanet")
+    changes = ["detector.backbone=resnet10t", "detector.backbone_args={}", f"model.weights={name}"]
+    model: Any = create_detector(load_recipe(str(tmp_path / "recipe.yaml"), changes), 3)
+    found = model.backbone.maps.model.state_dict()
+    assert len(found) > 50
+    assert all(torch.equal(found[key], given[key]) for key in found)
+    said = detector_metadata(tmp_path / "model.safetensors", model, list("abc"), [1, 2, 3], {})
+    assert json.loads(said["model_args"])["backbone_args"] == {}, "the file downloads nothing"
 
 
 def test_eval_gives_the_numbers_of_the_training(
@@ -123,6 +140,16 @@ def test_an_unknown_split_is_refused(
         )
     assert stop.value.code == 2
     assert "no split 'x': expected one of train, validation, val" in capsys.readouterr().err
+
+
+def test_a_detector_is_not_evaluated_without_attention(
+    finished: tuple[Path, detection.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--weights", str(finished[1].weights), "--data", "shapes", "--output", str(tmp_path / "e")]
+    with pytest.raises(SystemExit) as stop:
+        main(["eval", *given, "--without-attention", "off"])
+    assert stop.value.code == 2
+    assert "--without-attention is for classifiers and sequence encoders" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -205,6 +232,11 @@ WRONG = {
     "section": (["--recipe", "shapes-maskrcnn", "model.name=x"], "unknown key model"),
     "sharded": (["--recipe", "shapes-maskrcnn", "run.strategy=fsdp"], "detectors train with ddp"),
     "weights": (["--recipe", "shapes-maskrcnn", "detector.weights=none.safetensors"], "none.safetensors is not there"),
+    "common name": (["--recipe", "shapes-maskrcnn", "--weights", "none.safetensors"], "none.safetensors is not there"),
+    "other weights": (
+        ["--recipe", "shapes-maskrcnn", "--weights", "resnet10t.c3_in1k"],
+        "detector.weights=resnet10t.c3_in1k are those of another model than detector.backbone=laplacianformer_nano",
+    ),
     "decay": (
         [
             "--recipe",

@@ -53,6 +53,7 @@ QUICKER = {
     "eval": ("--workers", "0"),
     "train --recipe digits": SMALL_TRAINING,
     "train --recipe cifar10": SMALL_TRAINING,
+    "train --recipe finetune": SMALL_TRAINING,
     "train --recipe mine.yaml": SMALL_TRAINING,
     "train --recipe lra-": (*SMALL_TRAINING, "data.length=200", "data.shortest=50", "encoder.landmarks=8"),
     "train --recipe shapes-maskrcnn": (

@@ -28,7 +28,7 @@ def test_every_training_is_one_of_its_recipe(quick: bool, tmp_path: Path) -> Non
     for run in runs:
         recipe = sequences.load_recipe(run.recipe, [*data_overrides(run.data), *run.overrides])
         assert recipe.data.task == run.labels["task"]
-        create_encoder(recipe, 2)
+        create_encoder(recipe, ("0", "1"))
     if not quick:
         assert {run.seed for run in runs[:40]} == {0}, "seeds are the outer loop"
 

@@ -5,6 +5,7 @@ import timm
 import torch
 
 import laplacianformer
+from laplacianformer.inspect import without_attention
 
 
 def nano(**arguments):
@@ -23,7 +24,10 @@ def test_one_healthy_row_per_layer_in_order():
         assert 0 < row.kernel_spread < 0.5
         assert row.condition >= 1
         assert row.not_finite == 0
+        assert 0 < row.query_dependence < 1
+        assert 0 < row.contribution < 1
     assert names[0] in str(report)
+    assert "…" not in str(report)
 
 
 def test_residual_and_condition_are_those_of_the_layer():
@@ -50,9 +54,73 @@ def test_changes_nothing_even_in_training_mode():
     laplacianformer.diagnose(model, torch.randn(2, 3, 32, 32))
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
-    assert not any(module._forward_pre_hooks for module in model.modules())
+    for module in model.modules():
+        assert not module._forward_pre_hooks
+        assert not module._forward_hooks
+        assert "mix" not in vars(module)
 
 
 def test_rejects_a_model_without_laplacian_attention():
     with pytest.raises(ValueError, match="no LaplacianAttention"):
         laplacianformer.diagnose(nano(attention="softmax"), torch.randn(1, 3, 32, 32))
+
+
+class Residual(torch.nn.Module):
+    """A pre-norm block without its MLP, as timm writes it: with a layer scale, and attention in a wrapper."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.attention = laplacianformer.LaplacianAttention(16, 1, axes=1)
+        self.norm1, self.ls1 = torch.nn.LayerNorm(16), torch.nn.Identity()
+        self.ls1.forward = lambda x: scale * x
+
+    def forward(self, x, mask=None):
+        return x + self.ls1(self.attention(self.norm1(x), (x.shape[1],), mask=mask))
+
+
+def test_the_branch_is_measured_by_what_it_adds_to_the_stream():
+    """Against the difference that switching the branch off makes to the output of the block."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 9, 16)
+    contributions = []
+    for scale in (1.0, 0.5):
+        torch.manual_seed(1)
+        block = Residual(scale).eval()
+        (row,) = laplacianformer.diagnose(block, x)
+        out = block(x)
+        with without_attention(block, "off"):
+            added = out - block(x)
+        assert row.contribution == pytest.approx((added.norm() / out.norm()).item(), rel=1e-4)
+        contributions.append(row.contribution * out.norm().item())
+    assert contributions[1] == pytest.approx(contributions[0] / 2, rel=1e-4)
+
+
+def test_a_branch_that_is_a_mean_depends_on_no_query():
+    torch.manual_seed(0)
+    x = torch.randn(2, 9, 16)
+    block = Residual(1.0).eval()
+    (row,) = laplacianformer.diagnose(block, x)
+    with without_attention(block, "mean"):
+        (mean,) = laplacianformer.diagnose(block, x)
+    assert mean.query_dependence < 1e-6 < 0.01 < row.query_dependence
+    ratio = (mean.contribution / row.contribution) ** 2  # the projection keeps no lengths, so roughly
+    assert row.query_dependence**2 == pytest.approx(1 - ratio, abs=0.2)
+
+
+def test_padding_changes_nothing():
+    torch.manual_seed(0)
+    x = torch.randn(1, 9, 16)
+    block = Residual(1.0).eval()
+    padded = torch.cat([x, torch.full((1, 4, 16), 9.0)], dim=1)
+
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = block
+
+        def forward(self, x):
+            return self.block(x, torch.arange(13)[None] < 9)
+
+    (alone,), (with_padding,) = laplacianformer.diagnose(block, x), laplacianformer.diagnose(Masked(), padded)
+    for name in ("query_dependence", "contribution", "kernel_mean"):
+        assert getattr(with_padding, name) == pytest.approx(getattr(alone, name), rel=1e-4)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from timm.models import group_parameters
 
 from laplacianformer.attention import ATTENTIONS
 from laplacianformer.sequences import SequenceEncoder
@@ -146,3 +147,13 @@ def test_wrong_mixers_are_refused() -> None:
         SequenceEncoder(20, 64, 2, attention="magic")
     with pytest.raises(ValueError, match="attention='none' has no attention_args"):
         SequenceEncoder(20, 64, 2, attention="none", attention_args={"gain": 1})
+
+
+def test_layers_are_in_the_order_of_the_forward_pass_for_learning_rates() -> None:
+    model = SequenceEncoder(16, 20, 2, landmarks=4, dim=16, depth=2)
+    layers = group_parameters(model, model.group_matcher(), reverse=True)
+    assert layers["embedding.weight"] == layers["positions.weight"] == 0
+    found = [layers[f"layers.{index}.attention.qkv.weight"] for index in range(2)] + [layers["head.2.weight"]]
+    assert found == [1, 2, 3]
+    assert layers["norm.weight"] == 2
+    assert len(layers) == len(list(model.parameters()))

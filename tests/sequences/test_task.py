@@ -14,7 +14,8 @@ from safetensors import safe_open
 from laplacianformer import sequences
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
-from laplacianformer.sequences._task import COLUMNS
+from laplacianformer.inspect import without_attention
+from laplacianformer.sequences._task import COLUMNS, create_encoder
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._optimiser import create_schedule
 from laplacianformer.weights import load_weights
@@ -45,7 +46,8 @@ def test_a_run_learns_and_says_how_well(finished: tuple[Path, sequences.Result])
     assert (folder / "run" / "metrics.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     scored = [float(row["validation_accuracy"]) for row in found if row["validation_accuracy"]]
     assert (result.accuracy, result.best_accuracy) == (scored[-1], max(scored))
-    assert all(0 < float(row["kernel_mean"]) < 1 for row in found)
+    for column in ("kernel_mean", "query_dependence", "contribution"):
+        assert all(0 < float(row[column]) < 1 for row in found), column
     rates = [float(row["lr"]) for row in found]
     assert max(rates) == pytest.approx(1e-2, rel=0.05)
 
@@ -94,14 +96,39 @@ def test_a_file_that_was_saved_gives_the_same_outputs(tmp_path: Path) -> None:
         load_weights(path)
 
 
+def test_a_run_starts_from_the_weights_of_an_encoder(finished: tuple[Path, sequences.Result], tmp_path: Path) -> None:
+    """Body and head for the same task and classes; the body alone for others."""
+    _, result = finished
+    start = weights(result.folder)
+    recipe = sequences.load_recipe(str(finished[0] / "recipe.yaml"), [f"model.weights={result.weights}"])
+    assert recipe.encoder.attention_args == {"gain": 2.0}
+    same = create_encoder(recipe, ("neg", "pos")).state_dict()
+    assert all(torch.equal(same[name], start[name]) for name in start)
+    for other in (create_encoder(recipe, ("no", "yes")), create_encoder(recipe, ("a", "b", "c"))):
+        found = other.state_dict()
+        replaced = {name for name in start if not torch.equal(found[name], start[name])}
+        assert replaced >= {"head.0.weight", "head.2.weight"}
+        assert all(name.startswith("head.") for name in replaced)
+    wider = sequences.load_recipe(
+        str(finished[0] / "recipe.yaml"), [f"model.weights={result.weights}", "encoder.dim=32"]
+    )
+    with pytest.raises(InputError, match=r"does not hold the sequence_encoder of the recipe.*has shape"):
+        create_encoder(wider, ("neg", "pos"))
+
+
 def test_eval_measures_the_accuracy_that_training_reports(
     finished: tuple[Path, sequences.Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, result = finished
     given = ["--weights", str(result.weights), "--data", str(folder / "texts"), "--workers", "0"]
-    main(["eval", *given, "--output", str(tmp_path)])
+    main(["eval", *given, "--output", str(tmp_path), "--without-attention", "mean"])
     measured = json.loads((tmp_path / "eval.json").read_text())
     assert (measured["accuracy"], measured["sequences"]) == (result.accuracy, 32)
+    without = measured["without_attention"]
+    assert without["layers"] == ["layers.0.attention"]
+    loaded = sequences.load_encoder(result.weights)
+    with without_attention(loaded.model, "mean"):
+        assert without["accuracy"] == sequences.evaluate(loaded, sequences.open_batches(loaded, given[3])).accuracy
     assert (tmp_path / "confusion.png").exists()
     printed = capsys.readouterr().out
     assert f"{100 * result.accuracy:.2f} %" in printed

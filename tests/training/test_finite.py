@@ -64,10 +64,10 @@ def test_a_run_whose_loss_is_not_finite_stops_and_keeps_its_checkpoint(tmp_path:
 def test_a_run_names_the_gradient_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with clipping, which makes every gradient NaN."""
 
-    def sick(*arguments: object) -> torch.nn.Module:
-        model = create(*arguments)
+    def sick(*arguments: Any) -> tuple[Any, dict[str, Any]]:
+        model, args = create(*arguments)
         model.head.weight.register_hook(lambda gradient: gradient * torch.nan)
-        return model
+        return model, args
 
     create = classification.create_model
     monkeypatch.setattr(classification, "create_model", sick)

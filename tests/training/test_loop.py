@@ -66,7 +66,9 @@ def test_a_report_hears_every_step_row_and_result(tmp_path: Path) -> None:
     assert [loss for _, loss, _ in rows] == [float(row["loss"]) for row in helpers.rows(tmp_path / "run")]
     assert [line[:13] for *_, line in rows if line] == ["epoch 1 of 2:", "epoch 2 of 2:"]
     assert report.calls[-2:] == [("stop",), ("end",)]
-    (table,) = report.tables
+    attention, table = report.tables
+    assert [row[0] for row in attention.rows] == ["stages.0.blocks.0.attention", "stages.1.blocks.0.attention"]
+    assert attention.header == ("layer", "kernel mean", "query dependence", "contribution")
     assert dict(table.rows)["accuracy on held-out images"] == f"{result.accuracy:.2%}"
     assert dict(table.rows)["weights (averaged)"] == str(result.weights)
 
@@ -90,7 +92,7 @@ def test_the_command_prints_rows_and_a_table(tmp_path: Path, capsys: pytest.Capt
     helpers.tiny(tmp_path, optimise={"epochs": 2})
     main(["train", "--recipe", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "run")])
     printed = capsys.readouterr().out
-    for part in ("epoch 1 of 2: loss ", "epoch 2 of 2: loss ", "8/8", "best of all epochs", "weights (averaged)"):
+    for part in ("epoch 1 of 2: loss ", "epoch 2 of 2: loss ", "8/8", "best of all evaluations", "weights (averaged)"):
         assert part in printed
 
 

@@ -60,7 +60,7 @@ def unreadable(split):
         return read(images, index)
     return read
 
-def full(metrics, row):
+def full(metrics, row, layers):
     raise InputError(message)
 
 def train_with(what, where, owner, name, replacement):

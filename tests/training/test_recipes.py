@@ -26,7 +26,7 @@ from laplacianformer.training._checkpoint import differences
 
 SIZES = ("tiny", "small", "medium", "large", "huge")
 COCO = ["coco-maskrcnn", "coco-retinanet"]
-CLASSIFICATION = ["digits", "cifar10", "ablation", "probe", "fashion-mnist", "imagenet"]
+CLASSIFICATION = ["digits", "cifar10", "ablation", "probe", "fashion-mnist", "imagenet", "finetune"]
 DETECTION = [*COCO, "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
 SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval"]
 CONVERSION = ["convert-vit", "convert-pvt"]
@@ -64,7 +64,7 @@ def test_every_promised_recipe_is_there() -> None:
 
 @pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION, *SEQUENCES, *CONVERSION])
 def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
-    recipe = recipes.load(name, KINDS)
+    recipe = recipes.load(name, KINDS, ["model.weights=laplacianformer_nano"] if name == "finetune" else [])
     if name in SEQUENCES:
         assert isinstance(recipe, SequenceRecipe)
     elif name in CONVERSION:

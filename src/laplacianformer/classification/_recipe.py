@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from laplacianformer._util import limits
+from laplacianformer._util.errors import InputError
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
     Count,
@@ -22,14 +23,21 @@ from laplacianformer.training._recipe import (
     check_warmup,
     checked,
 )
+from laplacianformer.weights._file import FORBIDDEN
+from laplacianformer.weights._start import read_start
 
 
 @checked
 class Model:
-    """What is trained: `timm.create_model(name, num_classes=..., **args)`."""
+    """What is trained: `timm.create_model(name, num_classes=..., **args)`, from random weights or from others."""
 
-    name: str
+    name: str  # `load_recipe` takes it from the weights where there are some; args adds to theirs
     args: ModelArguments = Field(default_factory=dict)
+    # To start from: a weights file of a classifier, or a name of timm, whose weights are downloaded. Their head is
+    # replaced where the classes are others.
+    weights: str | None = None
+    frozen_stages: Annotated[int, Field(ge=0)] = 0  # number of stages, from the first, that don't train
+    frozen_statistics: bool = False  # whitening and batch norm keep their running statistics
 
 
 @checked
@@ -86,6 +94,30 @@ class Recipe:
     optimise: Optimise
     run: Run = Field(default_factory=Run)
 
+    @staticmethod
+    def complete(tree: dict[str, Any]) -> None:
+        """Fill in what is left to the weights to start from: the model, and the size and range of its images."""
+        model, data = tree.get("model"), tree.get("data")
+        if not isinstance(model, dict) or not isinstance(data, dict):
+            return  # a mistake that is reported like any other
+        weights = model.get("weights")
+        if not isinstance(weights, str):
+            if "name" not in model:
+                raise InputError("the recipe has no model: give --weights FILE to start from, or model.name=NAME")
+            return
+        start = read_start(weights)
+        name = model.setdefault("name", start.architecture)
+        if str(name).partition(".")[0] != start.architecture:
+            raise InputError(f"{weights} holds a {start.architecture}: expected a {name}, the model.name of the recipe")
+        channels, side, _ = start.input["size"]
+        if channels != 3:
+            raise InputError(f"{weights} is for images of {channels} channels: recipes train on images of 3")
+        stated = model.setdefault("args", {})
+        if isinstance(stated, dict):
+            model["args"] = {**start.model_args, **stated}
+        for key, value in {**start.input, "size": side}.items():
+            data.setdefault(key, value)
+
     @model_validator(mode="after")
     def _fits_together(self) -> "Recipe":
         if self.data.cache:
@@ -94,6 +126,8 @@ class Recipe:
                     raise ValueError(f"augment.{key} needs data.cache: false; cached images take flip and crop_padding")
         elif self.augment.crop_padding:
             raise ValueError("augment.crop_padding needs data.cache: true; use augment.scale")
+        if self.model.weights is not None and FORBIDDEN & self.model.args.keys():
+            raise ValueError("model.args.pretrained and the like name weights, too: leave them out with model.weights")
         if self.model.args.get("features_only"):
             raise ValueError("model.args.features_only makes a model without classes, which can't be trained")
         if self.data.size > limits.MOST_SIDE * self.data.crop_pct:

@@ -11,17 +11,15 @@ from timm.loss import SoftTargetCrossEntropy
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.classification._model import create_mixup, create_model
 from laplacianformer.classification._recipe import Recipe
 from laplacianformer.data import Batch, mix, seed_all
-from laplacianformer.training._accuracy import held_out_accuracy
-from laplacianformer.training._loop import Loop
+from laplacianformer.training._accuracy import AccuracyTask
+from laplacianformer.training._loop import train_task
 from laplacianformer.training._origin import origin
-from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training._report import Report, Table
-from laplacianformer.training._session import Session, start
+from laplacianformer.training._report import Report
+from laplacianformer.training._session import Session
 from laplacianformer.weights._file import FORBIDDEN, checked_metadata
 
 COLUMNS = (
@@ -34,7 +32,9 @@ COLUMNS = (
     "images_per_second",  # of wall time since the row before, without the evaluation on held-out images
     "data_wait",  # fraction of that time in which the first process waited for images
     "kernel_mean",  # mean kernel value in the attention layers, on a few images of the batch,
-    "residual",  # and the worst residual of their solves
+    "residual",  # the worst residual of their solves,
+    "query_dependence",  # how much of their global branch depends on the query,
+    "contribution",  # and its part in the residual stream: means over the layers
     "validation_loss",  # on held-out images; empty except at the end of an epoch
     "validation_accuracy",
 )
@@ -64,18 +64,15 @@ def train(
         report: is told how the run goes; without it nothing is printed.
         allow_pipes: whether data.root may be a shell command (reader wds/, pipe:COMMAND).
     """
-    with start(recipe.run, output, resume=resume, report=report) as session:
-        fabric = session.fabric
-        rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
-        loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once, allow_pipes=allow_pipes))
-        task = ClassificationTask(recipe, loaders, session)
-        done = Loop(task, session).run()
+    opened = partial(open_loaders, recipe, allow_pipes=allow_pipes)
+    task, done = train_task(recipe, output, opened, ClassificationTask, resume=resume, report=report)
     return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)
 
 
-class ClassificationTask:
+class ClassificationTask(AccuracyTask):
     """Cross-entropy, with or without mixed labels; accuracy on the held-out images."""
 
+    what = "images"
     columns = COLUMNS
     numbers = ("accuracy",)
     lr_steps = ()
@@ -84,15 +81,14 @@ class ClassificationTask:
         self.recipe, self.loaders, self.fabric = recipe, loaders, session.fabric
         self.title, self.batches = recipe.model.name, loaders.train
         self.classes, self.images = loaders.classes, loaders.images
-        self.accuracy = self.best = 0.0  # on held-out images
         self.mixup = create_mixup(recipe, len(loaders.classes), session.fabric.world_size)
         seed_all(mix(recipe.run.seed, 4))
-        self.model = create_model(recipe, len(loaders.classes))
-        self.metadata = self._checked_metadata(session.weights)
+        self.model, args = create_model(recipe, loaders.classes)
+        self.metadata = self._checked_metadata(session.weights, args)
 
-    def _checked_metadata(self, path: Path) -> dict[str, str]:
+    def _checked_metadata(self, path: Path, args: Mapping[str, Any]) -> dict[str, str]:
         """What the weights file will say, or the error of writing it, before the run and not after it."""
-        lasting = {name: value for name, value in self.recipe.model.args.items() if name not in FORBIDDEN}
+        lasting = {name: value for name, value in args.items() if name not in FORBIDDEN}
         metadata = {
             "architecture": self.recipe.model.name,
             "model_args": json.dumps({**lasting, "num_classes": len(self.classes)}),
@@ -100,7 +96,8 @@ class ClassificationTask:
             **origin(self.recipe, {}),
         }
         # A model that was built with just these arguments is the one that the metadata describes.
-        expected = self.model.state_dict() if lasting == self.recipe.model.args else None
+        described = self.recipe.model.weights is None and lasting == args
+        expected = self.model.state_dict() if described else None
         return checked_metadata(path, self.model, self.classes, metadata, expected=expected)
 
     def parameters(self) -> nn.Module:
@@ -121,42 +118,10 @@ class ClassificationTask:
     def evaluation_due(self, epoch: int) -> bool:
         return True
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Loss and accuracy."""
-        limit = self.recipe.data.corrupt_limit
-        loss, self.accuracy = held_out_accuracy(self.fabric, model, self.loaders.val, self._plain, limit)
-        self.best = max(self.best, self.accuracy)
-        return {"validation_loss": loss, "validation_accuracy": self.accuracy}
-
-    def _plain(self, batch: Batch) -> tuple[tuple[Any, ...], Any]:
+    def plain(self, batch: Batch) -> tuple[tuple[Any, ...], Any]:
         """Images and targets as they are, not mixed."""
         images, targets = self.fabric.to_device((batch.images, batch.targets))
         return (images,), targets
 
     def attention_input(self, batch: Batch) -> tuple[nn.Module, Tensor]:
         return self.model.eval(), self.fabric.to_device(batch.images[:_INSPECTED])
-
-    def line(self, row: Mapping[str, Any]) -> str:
-        return (
-            f"epoch {row['epoch']:.0f} of {self.recipe.optimise.epochs}: loss {row['loss']:.3f}, "
-            f"held out {row['validation_loss']:.3f}, accuracy {row['validation_accuracy']:.2%}, "
-            f"{row['images_per_second']} images/s"
-        )
-
-    def summary(self) -> list[tuple[str, str]]:
-        return [("accuracy on held-out images", f"{self.accuracy:.2%}"), ("best of all epochs", f"{self.best:.2%}")]
-
-    def tables(self) -> list[Table]:
-        return []
-
-    def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
-        scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": steps}
-        if ema_decay is not None:
-            scores["ema_decay"] = ema_decay
-        write_tensors(path, tensors, {**self.metadata, **origin(self.recipe, scores)})
-
-    def state(self) -> dict[str, Any]:
-        return {"accuracy": [self.accuracy, self.best]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.accuracy, self.best = map(float, state["accuracy"])

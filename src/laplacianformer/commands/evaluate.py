@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, sequences, tables, terminal
+from laplacianformer.commands import options, sequences, tables, terminal, without
 
 if TYPE_CHECKING:
     from laplacianformer.classification._evaluation import Evaluation
@@ -27,6 +27,8 @@ EPILOG = """examples:
   laplacianformer eval --weights runs/demo/model.safetensors --data digits/test
   laplacianformer eval --weights nano.safetensors --data imagenet/ --split validation --workers 8
   laplacianformer eval --data torch/cifar10:downloads
+  laplacianformer eval --data cifar10/ --without-attention mean
+  laplacianformer eval --data cifar10/ --without-attention off --layers stages.2 stages.3
   laplacianformer eval --weights detector.safetensors --data coco/
   laplacianformer eval --weights runs/shapes-maskrcnn/model.safetensors --data shapes
   laplacianformer eval --weights runs/lra-listops/model.safetensors --data listops --split test
@@ -80,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that read images (default: %(default)s)",
     )
+    without.add_arguments(parser)
     options.add_device(parser)
 
 
@@ -88,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     from laplacianformer import weights
 
     task = "" if arguments.weights is None else weights.stated_task(arguments.weights)
+    without.check(arguments, task)
     if task == "detection":
         unreadable = _evaluate_detector(arguments)
     elif task == "sequences":
@@ -116,9 +120,12 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
         allow_pipes=arguments.allow_pipes,
     )
     device = chosen_device(arguments.device)
+    replacement = without.Replacement(arguments, loaded.model)
     plots.require_matplotlib()
     files.check_folder(arguments.output)
     result = evaluate(loaded, terminal.progress(batches, "evaluating"), device)
+    again = terminal.progress(batches, "evaluating without attention")
+    found = replacement.measured("top1", lambda: evaluate(loaded, again, device).top1)
 
     numbers, figure = arguments.output / "eval.json", arguments.output / "confusion.png"
     draw_confusion(result.confusion, loaded.classes, figure)
@@ -128,9 +135,9 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
         "split": arguments.split,
         "batch_size": arguments.batch_size,
     }
-    files.write_json(numbers, {**given, **asdict(result)})
+    files.write_json(numbers, {**given, **asdict(result), **found})
     classes = tables.per_class("images", result.per_class, result.confusion)
-    terminal.show(_summary(result), classes, f"Saved: {numbers}, {figure}")
+    terminal.show(_summary(result, found), classes, f"Saved: {numbers}, {figure}")
     return result.unreadable
 
 
@@ -173,12 +180,14 @@ def _evaluate_detector(arguments: argparse.Namespace) -> Sequence[str]:
 # ---- tables ----
 
 
-def _summary(result: "Evaluation") -> Table:
+def _summary(result: "Evaluation", found: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="Evaluation")
     table.add_column("")
     table.add_column("", justify="right")
     table.add_row("images", f"{result.images:,}")
     table.add_row("top-1", f"{100 * result.top1:.2f} %")
+    for cells in without.rows("top-1", "top1", found):
+        table.add_row(*cells)
     if result.top5 is not None:
         table.add_row("top-5", f"{100 * result.top5:.2f} %")
     table.add_row("model alone", f"{result.images_per_second:,.0f} images/s")

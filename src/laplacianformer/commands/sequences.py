@@ -9,7 +9,7 @@ from rich.table import Table
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.text import printable
-from laplacianformer.commands import tables, terminal
+from laplacianformer.commands import tables, terminal, without
 
 if TYPE_CHECKING:
     from laplacianformer.sequences import EncoderWeights, SequenceEvaluation, SequencePrediction
@@ -30,16 +30,19 @@ def evaluate(arguments: argparse.Namespace) -> Sequence[str]:
     options = {"batch_size": arguments.batch_size, "workers": arguments.workers}
     batches = open_batches(loaded, arguments.data, arguments.split, **options)
     device = chosen_device(arguments.device)
+    replacement = without.Replacement(arguments, loaded.model)
     plots.require_matplotlib()
     files.check_folder(arguments.output)
     result = measure(loaded, terminal.progress(batches, "evaluating"), device)
+    again = terminal.progress(batches, "evaluating without attention")
+    found = replacement.measured("accuracy", lambda: measure(loaded, again, device).accuracy)
 
     numbers, figure = arguments.output / "eval.json", arguments.output / "confusion.png"
     draw_confusion(result.confusion, loaded.classes, figure)
     given = {"weights": str(loaded.path), "data": arguments.data, "split": arguments.split}
-    files.write_json(numbers, {**given, "batch_size": arguments.batch_size, **asdict(result)})
+    files.write_json(numbers, {**given, "batch_size": arguments.batch_size, **asdict(result), **found})
     classes = tables.per_class("sequences", result.per_class, result.confusion)
-    terminal.show(_summary(result), classes, f"Saved: {numbers}, {figure}")
+    terminal.show(_summary(result, found), classes, f"Saved: {numbers}, {figure}")
     return result.unreadable
 
 
@@ -62,12 +65,14 @@ def predict(arguments: argparse.Namespace) -> int:
     return 0 if not failed else 1 if len(failed) < len(predictions) else 2
 
 
-def _summary(result: "SequenceEvaluation") -> Table:
+def _summary(result: "SequenceEvaluation", found: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="Evaluation")
     table.add_column("")
     table.add_column("", justify="right")
     table.add_row("sequences", f"{result.sequences:,}")
     table.add_row("accuracy", f"{100 * result.accuracy:.2f} %")
+    for cells in without.rows("accuracy", "accuracy", found):
+        table.add_row(*cells)
     table.add_row("model alone", f"{result.sequences_per_second:,.0f} sequences/s")
     table.add_row("device", result.device)
     return table

@@ -19,6 +19,8 @@ EPILOG = """examples:
   laplacianformer train --recipe digits
   laplacianformer train --recipe cifar10 optimise.epochs=5 --data cifar10/ --output runs/cifar10
   laplacianformer train --recipe cifar10 --data cifar10/ --output runs/cifar10 --resume
+  laplacianformer train --recipe finetune --data DIR --weights laplacianformer_nano
+  laplacianformer train --recipe finetune --data DIR --weights model.safetensors data.size=64 model.frozen_stages=2
   laplacianformer train --recipe shapes-maskrcnn
   laplacianformer train --recipe lra-listops encoder.attention=softmax 'encoder.attention_args={}'
   laplacianformer train --recipe lra-text --data imdb/
@@ -34,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: as the recipe says)",
     )
     options.add_allow_pipes(parser)
+    parser.add_argument(
+        "--weights",
+        metavar="FILE|NAME",
+        help="what to start from: a weights file (.safetensors), or a model of timm, whose weights are downloaded; "
+        "laplacianformer_nano is in the package (default: as the recipe says)",
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
     parser.add_argument(
         "--resume", action="store_true", help="continue from the checkpoint in --output, if there is one"
@@ -52,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.recipe,
         arguments.data,
         arguments.output,
-        arguments.overrides,
+        [*weights_overrides(arguments.weights), *arguments.overrides],
         resume=arguments.resume,
         allow_pipes=arguments.allow_pipes,
     )
@@ -107,6 +115,11 @@ def data_overrides(data: str | None) -> list[str]:
     reader, root = parse(data) if data is not None else (None, None)
     said = {"data.reader": reader, "data.root": root}
     return [text_override(key, value) for key, value in said.items() if value is not None]
+
+
+def weights_overrides(weights: str | None) -> list[str]:
+    """`--weights FILE|NAME` as overrides of a recipe."""
+    return [] if weights is None else [text_override("model.weights", weights)]
 
 
 def text_override(key: str, text: str) -> str:

@@ -43,7 +43,7 @@ class Convert:
     """What takes the place of softmax attention."""
 
     layers: tuple[int, ...] | None = None  # attention layers, from 0; none: all
-    attention: str = "laplacian"  # or, to compare: another token mixer, or a control: mean, identity
+    attention: str = "laplacian"  # or, to compare: another token mixer, or a control: mean-over-queries
     attention_args: ModelArguments = Field(default_factory=dict)  # of the token mixer
     calibration_images: Count = 32  # on which scale and gain of each head are chosen
     match_samples: Count | None = None  # images of the phase `match`, evenly; none: as in `distil`

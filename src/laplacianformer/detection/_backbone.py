@@ -13,11 +13,8 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock
 
-from laplacianformer.attention._whitening import Whitening
 from laplacianformer.model import LaplacianFormer
-
-# Layers with running statistics.
-_STATISTICS = (Whitening, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+from laplacianformer.training._frozen import freeze_stages, freeze_statistics
 
 
 class FeatureMaps(nn.Module):
@@ -45,12 +42,9 @@ class FeatureMaps(nn.Module):
         self.strides = [info.reduction()[index] for index in self.wanted]
         self.channels = [info.channels()[index] for index in self.wanted]
         self.channels_last = getattr(self.body, "output_fmt", Format.NCHW) == Format.NHWC
-        self.frozen: list[nn.Module] = []  # modules that stay in evaluation mode
-        if frozen_stages:
-            self._freeze(name, frozen_stages)
+        freeze_stages(self.model, info.module_name(), frozen_stages, name)
         if frozen_statistics:
-            self.frozen += [module for module in self.body.modules() if isinstance(module, _STATISTICS)]
-        self.train(self.training)
+            freeze_statistics(self.body)
 
     def forward(self, images: Tensor, mask: Tensor | None = None) -> "OrderedDict[str, Tensor]":
         """`mask` (B, H, W) is True where a pixel belongs to the image; only LaplacianFormer knows one."""
@@ -64,28 +58,12 @@ class FeatureMaps(nn.Module):
             chosen = [features.permute(0, 3, 1, 2).contiguous() for features in chosen]
         return OrderedDict((str(level), features) for level, features in enumerate(chosen))
 
-    def train(self, mode: bool = True) -> "FeatureMaps":
-        super().train(mode)
-        for module in self.frozen:
-            module.training = False  # not eval(), which would also change submodules that train
-        return self
-
     @property
     def model(self) -> nn.Module:
         """The timm model itself, inside the wrapper that some have."""
         inner = getattr(self.body, "model", self.body)
         assert isinstance(inner, nn.Module)
         return inner
-
-    def _freeze(self, name: str, stages: int) -> None:
-        names = [flat(module) for module in self.body.feature_info.module_name()]
-        if stages > len(names):
-            raise ValueError(f"frozen_stages={stages}: {name} has {len(names)} stages")
-        frozen = _until(self.model, names[stages - 1])
-        for module in frozen:
-            for parameter in module.parameters(recurse=False):
-                parameter.requires_grad_(False)
-        self.frozen += frozen
 
 
 def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> tuple[Any, list[int]]:
@@ -101,18 +79,6 @@ def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> t
         taken = tuple(body.feature_info.out_indices[: wanted[-1] + 1])
         body = timm.create_model(name, features_only=True, **{**arguments, "out_indices": taken})
     return body, wanted
-
-
-def flat(name: str) -> str:
-    """The name as some wrappers of timm have it: stages_0 for stages.0."""
-    return name.replace(".", "_")
-
-
-def _until(model: nn.Module, last: str) -> list[nn.Module]:
-    """The modules up to the end of the one named `last`: they are registered in the order of the forward pass."""
-    named = list(model.named_modules())
-    inside = [index for index, (name, _) in enumerate(named) if f"{flat(name)}_".startswith(f"{last}_")]
-    return [module for _, module in named[: inside[-1] + 1]]
 
 
 class FeaturePyramid(nn.Module):

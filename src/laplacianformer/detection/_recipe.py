@@ -30,7 +30,8 @@ class Detector:
     name: Literal["mask_rcnn", "retinanet"]
     backbone: str
     backbone_args: ModelArguments = Field(default_factory=dict)  # of timm.create_model, such as drop_path_rate
-    weights: str | None = None  # a weights file to start from: a classifier (for the backbone) or a detector (for all)
+    # To start from: a weights file of a classifier (for the backbone) or a detector (for all), or a name of timm.
+    weights: str | None = None
     frozen_stages: Annotated[int, Field(ge=0)] = 0  # number of stages of the backbone, from the first, that don't train
     frozen_statistics: bool = False  # whitening and batch norm of the backbone keep their running statistics
     args: dict[str, Any] = Field(default_factory=dict)  # of the builder, such as channels, anchor_scale, head_width
@@ -72,7 +73,6 @@ class DetectionOptimise(Optimise):
     """Optimiser and schedule: as for classification, or with steps."""
 
     lr_steps: tuple[Positive, ...] = ()  # epochs after which the learning rate drops to a tenth; none: a cosine
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the backbone's rate per layer towards its input
 
 
 @checked

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors
-from laplacianformer.detection._backbone import flat
+from laplacianformer.training._frozen import flat
 
 # Layers with one output per class: they keep their random weights if the file has other classes.
 _PER_CLASS = (

@@ -18,17 +18,18 @@ from laplacianformer.detection._model import create_detector, create_parameter_g
 from laplacianformer.detection._recipe import DetectionRecipe
 from laplacianformer.detection._scores import Scores, as_results, coco_scores, flat, percent, rows
 from laplacianformer.detection._weights import detector_metadata
-from laplacianformer.training._loop import Loop
+from laplacianformer.training._loop import train_task
 from laplacianformer.training._origin import origin
-from laplacianformer.training._processes import in_each, in_first
+from laplacianformer.training._processes import in_first
 from laplacianformer.training._report import Report, Table
-from laplacianformer.training._session import Session, start
+from laplacianformer.training._session import Session
 
 COLUMNS = (
     *("step", "epoch", "loss"),  # the loss is the sum of those that follow
     *("loss_class", "loss_box", "loss_mask"),
     *("loss_proposal_class", "loss_proposal_box"),  # of Mask R-CNN's proposals
-    *("lr", "gradient_norm", "images_per_second", "data_wait", "kernel_mean", "residual"),
+    *("lr", "gradient_norm", "images_per_second", "data_wait"),
+    *("kernel_mean", "residual", "query_dependence", "contribution"),
     *("box_ap", "box_ap50", "box_ap75"),  # on held-out images, in percent; empty except after an evaluation
     *("mask_ap", "mask_ap50", "mask_ap75"),
 )
@@ -79,11 +80,11 @@ def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False, report
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
     """
-    with start(recipe.run, output, resume=resume, report=report) as session:
-        rank, world = session.fabric.global_rank, session.fabric.world_size
-        loaders = in_each(session.fabric, lambda: open_detection(recipe, rank, world))
-        task = DetectionTask(recipe, loaders, session)
-        done = Loop(task, session).run()
+
+    def opened(rank: int, world: int, _: Any) -> DetectionLoaders:
+        return open_detection(recipe, rank, world)
+
+    task, done = train_task(recipe, output, opened, DetectionTask, resume=resume, report=report)
     return Result(output, done.weights, task.scores, task.best, done.steps, done.seconds)
 
 

@@ -19,7 +19,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.limits import check_arguments, one_line, reason, shown
 from laplacianformer._util.settings import SUFFIX
 from laplacianformer.attention import ATTENTIONS, GridAttention, SoftmaxAttention
-from laplacianformer.attention._grid import mean_over_tokens
+from laplacianformer.attention._controls import CONTROLS
 from laplacianformer.attention._options import laplacian_layer
 from laplacianformer.ops._pooling import Size
 
@@ -34,32 +34,11 @@ _REFUSED = {
 }
 
 
-class MeanAttention(GridAttention):
-    """A control: every token takes the mean of all values. See `GridAttention` for the arguments."""
-
-    mixer = "mean"
-
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
-        return mean_over_tokens(v_bhnd, mask).expand_as(v_bhnd)
-
-
-class IdentityAttention(GridAttention):
-    """A control: every token takes its own value. See `GridAttention` for the arguments."""
-
-    mixer = "identity"
-
-    def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
-        return v_bhnd
-
-
-_CONTROLS: dict[str, type[GridAttention]] = {"mean": MeanAttention, "identity": IdentityAttention}
-
-
 @dataclass(frozen=True)
 class Conversion:
     """Which attention stands in the place of which softmax layers."""
 
-    attention: str = "laplacian"  # one of `ATTENTIONS`, or a control: mean, identity
+    attention: str = "laplacian"  # one of `ATTENTIONS`, or of `CONTROLS`
     attention_args: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[str, ...] = ()  # names of modules
 
@@ -180,7 +159,7 @@ def _new_layer(name: str, old: Any, prefix: int, conversion: Conversion) -> Grid
 
 
 def _mixer(conversion: Conversion) -> tuple[type[GridAttention], dict[str, Any]]:
-    known, options = {**ATTENTIONS, **_CONTROLS}, dict(conversion.attention_args)
+    known, options = {**ATTENTIONS, **CONTROLS}, dict(conversion.attention_args)
     if conversion.attention == "laplacian":
         return laplacian_layer(options)
     if conversion.attention not in known:

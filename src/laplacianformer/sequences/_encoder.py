@@ -101,6 +101,11 @@ class SequenceEncoder(nn.Module):
         """For timm's optimisers."""
         return {"embedding.weight", "positions.weight"}
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Layers for layer-wise learning rates, as timm's models state them."""
+        last = (r"^norm\.", (99999,))  # timm's number for "in the group before"
+        return {"stem": r"^(?:embedding|positions)\.", "blocks": [(r"^layers\.(\d+)", None), last]}
+
 
 _ARGUMENTS = (
     *("vocabulary", "length", "num_classes", "pairs", "attention", "attention_args", "landmarks"),

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from laplacianformer.sequences._pathfinder import SIDE
 from laplacianformer.sequences._sources import TaskName, Wanted
+from laplacianformer.sequences._weights import load_encoder
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import Count, Fraction, Optimise, Run, check_warmup, checked
 
@@ -24,6 +25,8 @@ class Encoder:
     num_heads: Count = 2
     mlp_dim: Count = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    # A weights file of an encoder to start from. Its head is replaced where the task or the classes are others.
+    weights: str | None = None
 
 
 @checked
@@ -73,6 +76,16 @@ class SequenceRecipe:
     data: SequenceData
     optimise: SequenceOptimise
     run: SequenceRun = Field(default_factory=SequenceRun)
+
+    @staticmethod
+    def complete(tree: dict[str, Any]) -> None:
+        """Fill in what is left to the weights to start from: the arguments of their encoder."""
+        encoder = tree.get("encoder")
+        if not isinstance(encoder, dict) or not isinstance(encoder.get("weights"), str):
+            return
+        arguments = load_encoder(encoder["weights"]).model.arguments
+        for key in ("attention", "attention_args", "landmarks", "dim", "depth", "num_heads", "mlp_dim", "dropout"):
+            encoder.setdefault(key, arguments[key])
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SequenceRecipe":

@@ -1,6 +1,5 @@
 """Train an encoder of sequences from a recipe."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.data import mix, seed_all
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._order import Order
@@ -25,19 +23,18 @@ from laplacianformer.sequences._batches import (
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._recipe import SequenceRecipe
 from laplacianformer.sequences._sources import VOCABULARY, open_sequences
-from laplacianformer.sequences._weights import encoder_metadata
-from laplacianformer.training._accuracy import held_out_accuracy
-from laplacianformer.training._loop import Loop
+from laplacianformer.sequences._weights import encoder_metadata, load_start
+from laplacianformer.training._accuracy import AccuracyTask
+from laplacianformer.training._loop import train_task
 from laplacianformer.training._origin import origin
-from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training._report import Report, Table
-from laplacianformer.training._session import Session, start
+from laplacianformer.training._report import Report
+from laplacianformer.training._session import Session
 
 COLUMNS = (
     *("step", "epoch", "loss", "accuracy"),  # of the training batches
     *("lr", "gradient_norm"),
     "images_per_second",  # sequences, or pairs of them: the columns have the same names in every task
-    *("data_wait", "kernel_mean", "residual"),
+    *("data_wait", "kernel_mean", "residual", "query_dependence", "contribution"),
     *("validation_loss", "validation_accuracy"),  # on held-out sequences; empty except after an evaluation
 )
 
@@ -62,12 +59,8 @@ def train(recipe: SequenceRecipe, output: Path, *, resume: bool = False, report:
         resume: continue from the checkpoint in the folder, if there is one.
         report: is told how the run goes; without it nothing is printed.
     """
-    with start(recipe.run, output, resume=resume, report=report) as session:
-        fabric = session.fabric
-        rank, world, once = fabric.global_rank, fabric.world_size, partial(in_first, fabric)
-        loaders = in_each(fabric, lambda: open_loaders(recipe, rank, world, once))
-        task = SequenceTask(recipe, loaders, session)
-        done = Loop(task, session).run()
+    opened = partial(open_loaders, recipe)
+    task, done = train_task(recipe, output, opened, SequenceTask, resume=resume, report=report)
     return Result(output, done.weights, task.accuracy, task.best, done.steps, done.seconds)
 
 
@@ -90,22 +83,26 @@ def open_loaders(
     return SequenceLoaders(train_batches, renumbered, training.classes, counts)
 
 
-def create_encoder(recipe: SequenceRecipe, num_classes: int) -> SequenceEncoder:
+def create_encoder(recipe: SequenceRecipe, classes: tuple[str, ...]) -> SequenceEncoder:
     """The encoder, with the weights that training starts from."""
     encoder, data = recipe.encoder, recipe.data
-    options = {name: value for name, value in vars(encoder).items() if not name.startswith("_")}
+    options = {key: value for key, value in vars(encoder).items() if not key.startswith("_") and key != "weights"}
     try:
-        return SequenceEncoder(
-            VOCABULARY[data.task], data.length, num_classes, pairs=data.task == "retrieval", **options
+        model = SequenceEncoder(
+            VOCABULARY[data.task], data.length, len(classes), pairs=data.task == "retrieval", **options
         )
     except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"can't create the encoder with encoder.attention={encoder.attention}: {reason}") from None
+    if encoder.weights is not None:
+        load_start(model, Path(encoder.weights), data.task, classes)
+    return model
 
 
-class SequenceTask:
+class SequenceTask(AccuracyTask):
     """Cross-entropy, and accuracy on the held-out sequences."""
 
+    what = "sequences"
     columns = COLUMNS
     numbers = ("accuracy",)
     lr_steps = ()
@@ -114,9 +111,8 @@ class SequenceTask:
         self.recipe, self.loaders, self.fabric = recipe, loaders, session.fabric
         self.title, self.batches = f"{recipe.data.task}, {recipe.encoder.attention}", loaders.train
         self.classes, self.images = loaders.classes, loaders.counts
-        self.accuracy = self.best = 0.0  # on held-out sequences
         seed_all(mix(recipe.run.seed, 4))
-        self.model = create_encoder(recipe, len(loaders.classes))
+        self.model = create_encoder(recipe, loaders.classes)
         # What the weights file will say, or the error of writing it, before the run and not after it.
         self.metadata = encoder_metadata(
             session.weights, self.model, recipe.data.task, loaders.classes, origin(recipe, {})
@@ -129,6 +125,8 @@ class SequenceTask:
         tokens, mask, targets = self.fabric.to_device((batch.tokens, batch.mask, batch.targets))
         return (tokens, mask), targets
 
+    plain = prepare
+
     def loss(self, output: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
         right = (output.argmax(1) == targets).double().mean()
         return F.cross_entropy(output, targets), [right]
@@ -136,44 +134,9 @@ class SequenceTask:
     def evaluation_due(self, epoch: int) -> bool:
         return epoch % self.recipe.run.eval_epochs == 0 or epoch == self.recipe.optimise.epochs
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Loss and accuracy."""
-        limit = self.recipe.data.corrupt_limit
-        loss, self.accuracy = held_out_accuracy(self.fabric, model, self.loaders.val, self.prepare, limit)
-        self.best = max(self.best, self.accuracy)
-        return {"validation_loss": loss, "validation_accuracy": self.accuracy}
-
     def attention_input(self, batch: SequenceBatch) -> tuple[nn.Module, Tensor]:
         """The first sequence (or pair) without its padding; of a pair, the first part of each that both have."""
         tokens = batch.tokens[:1]
         if batch.mask is not None:
             tokens = tokens[..., : int(batch.mask[:1].sum(-1).min())]
         return self.model.eval(), self.fabric.to_device(tokens)
-
-    def line(self, row: Mapping[str, Any]) -> str:
-        return (
-            f"epoch {row['epoch']:.0f} of {self.recipe.optimise.epochs}: loss {row['loss']:.3f}, "
-            f"held out {row['validation_loss']:.3f}, accuracy {row['validation_accuracy']:.2%}, "
-            f"{row['images_per_second']} sequences/s"
-        )
-
-    def summary(self) -> list[tuple[str, str]]:
-        return [
-            ("accuracy on held-out sequences", f"{self.accuracy:.2%}"),
-            ("best of all evaluations", f"{self.best:.2%}"),
-        ]
-
-    def tables(self) -> list[Table]:
-        return []
-
-    def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
-        scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": steps}
-        if ema_decay is not None:
-            scores["ema_decay"] = ema_decay
-        write_tensors(path, tensors, {**self.metadata, **origin(self.recipe, scores)})
-
-    def state(self) -> dict[str, Any]:
-        return {"accuracy": [self.accuracy, self.best]}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.accuracy, self.best = map(float, state["accuracy"])

@@ -92,6 +92,18 @@ def load_encoder(path: Path | str) -> EncoderWeights:
     return EncoderWeights(model.eval(), classes, metadata["sequence"], metadata, path)
 
 
+def load_start(model: SequenceEncoder, path: Path, sequence: str, classes: Sequence[str]) -> None:
+    """Load the tensors of a file into an encoder that is to be trained. The head keeps its random weights where the
+    task or the classes are others."""
+    loaded = load_encoder(path)
+    expected, chosen = model.state_dict(), dict(loaded.model.state_dict())
+    if (sequence, tuple(classes)) != (loaded.sequence, loaded.classes):
+        chosen = {key: tensor for key, tensor in chosen.items() if not key.startswith("head.")}
+        chosen |= {key: tensor for key, tensor in expected.items() if key.startswith("head.")}
+    check_tensors(path, f"{_NAME} of the recipe", expected, chosen)
+    model.load_state_dict(chosen)
+
+
 def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Arguments and classes of a file, if they are consistent."""
     check_task(path, metadata, "sequences")

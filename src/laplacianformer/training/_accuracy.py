@@ -1,15 +1,70 @@
 """Loss and accuracy on held-out data, for tasks whose targets are classes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.data import NO_LABEL, Corrupt
 from laplacianformer.training._finite import stop_evaluation
+from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each
+from laplacianformer.training._report import Table
+
+
+class AccuracyTask:
+    """What tasks whose targets are classes have in common: everything about held-out data. Subclasses add the rest of
+    `Task`, the attributes below, and `plain`."""
+
+    what: str  # is classified: images, for example
+    recipe: Any
+    fabric: Any
+    loaders: Any  # with the held-out batches in `val`
+    metadata: dict[str, str]  # of the weights file, without what the training adds
+    accuracy = best = 0.0  # of the last evaluation, and of all
+
+    def plain(self, batch: Any) -> tuple[tuple[Any, ...], Tensor]:
+        """Inputs of the model and targets of a held-out batch, on the device."""
+        raise NotImplementedError
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Loss and accuracy."""
+        limit = self.recipe.data.corrupt_limit
+        loss, self.accuracy = held_out_accuracy(self.fabric, model, self.loaders.val, self.plain, limit)
+        self.best = max(self.best, self.accuracy)
+        return {"validation_loss": loss, "validation_accuracy": self.accuracy}
+
+    def line(self, row: Mapping[str, Any]) -> str:
+        return (
+            f"epoch {row['epoch']:.0f} of {self.recipe.optimise.epochs}: loss {row['loss']:.3f}, "
+            f"held out {row['validation_loss']:.3f}, accuracy {row['validation_accuracy']:.2%}, "
+            f"{row['images_per_second']} {self.what}/s"
+        )
+
+    def summary(self) -> list[tuple[str, str]]:
+        return [
+            (f"accuracy on held-out {self.what}", f"{self.accuracy:.2%}"),
+            ("best of all evaluations", f"{self.best:.2%}"),
+        ]
+
+    def tables(self) -> list[Table]:
+        return []
+
+    def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
+        scores = {"accuracy": self.accuracy, "best_accuracy": self.best, "steps": steps}
+        if ema_decay is not None:
+            scores["ema_decay"] = ema_decay
+        write_tensors(path, tensors, {**self.metadata, **origin(self.recipe, scores)})
+
+    def state(self) -> dict[str, Any]:
+        return {"accuracy": [self.accuracy, self.best]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.accuracy, self.best = map(float, state["accuracy"])
 
 
 @torch.no_grad()

@@ -6,10 +6,11 @@ generators, and a resumed run does what the run would have done without the inte
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,15 +18,18 @@ from torch import Tensor
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import writing
 from laplacianformer.data import Corrupt, mix, seed_all
+from laplacianformer.inspect._diagnose import Diagnosis
 from laplacianformer.inspect._finite import first_not_finite
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _finite as finite
 from laplacianformer.training._clock import Clock
 from laplacianformer.training._learner import Learner
-from laplacianformer.training._metrics import Metrics, attention_state
+from laplacianformer.training._metrics import Metrics, attention_columns, attention_table, diagnosed
 from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training._report import Table
-from laplacianformer.training._session import Session
+from laplacianformer.training._recipe import AnyRecipe
+from laplacianformer.training._recipes import with_defaults
+from laplacianformer.training._report import Report, Table
+from laplacianformer.training._session import Session, start
 from laplacianformer.training._task import AnyBatch, Task
 
 
@@ -49,6 +53,7 @@ class Loop:
         self.corrupt = Corrupt(task.recipe.data.corrupt_limit)
         self.averaged = ("loss", *task.numbers, "gradient_norm")  # columns that are means over steps
         self.metrics: Metrics | None = None  # of the first process, when it runs
+        self.attention = Diagnosis()  # of the last row
         self.recorded: str | None = None  # the rows in the checkpoint that the run continues from
 
         self.step = 0
@@ -74,7 +79,8 @@ class Loop:
             self.metrics.close()
         self.save_weights()
         done = Finished(self.session.weights, self.step, time.monotonic() - started)
-        report.end([*self.task.tables(), self.summary(done)])
+        attention = [attention_table(self.attention)] if self.attention else []
+        report.end([*self.task.tables(), *attention, self.summary(done)])
         return done
 
     def _open_metrics(self) -> None:
@@ -169,10 +175,11 @@ class Loop:
             "data_wait": round(self.clock.waited / self.clock.seconds, 3),
             **scores,
         }
-        row |= attention_state(*self.task.attention_input(batch))
+        self.attention = diagnosed(*self.task.attention_input(batch))
+        row |= {name: value for name, value in attention_columns(self.attention).items() if name in self.task.columns}
         self.sums.zero_()
         self.clock.restart()
-        in_first(self.fabric, lambda: cast(Metrics, self.metrics).add(row))
+        in_first(self.fabric, lambda: cast(Metrics, self.metrics).add(row, self.attention))
         self.session.report.row(row["loss"], self.task.line(row) if scores else "")
 
     def save_weights(self) -> None:
@@ -206,7 +213,8 @@ class Loop:
         """Continue from a checkpoint, if it is one of this run."""
         output = self.session.output
         stated = checkpoint.identity(self.task.recipe, self.task.classes, self.task.images)
-        checkpoint.check_same_run(state, stated, output)
+        recipe = with_defaults(state["recipe"], type(self.task.recipe))
+        checkpoint.check_same_run({**state, "recipe": recipe}, stated, output)
         if state["step"] > self.steps or state["sums"].shape != self.sums.shape:
             raise InputError(
                 f"the checkpoint in {output} does not fit the run: step {state['step']} of {self.steps}, "
@@ -217,3 +225,29 @@ class Loop:
         self.clock.seconds, self.clock.waited = state["seconds"]
         with checkpoint.fitting(output, "scores"):
             self.task.restore(state)
+
+
+Made = TypeVar("Made", bound=Task)
+
+
+def train_task(
+    recipe: AnyRecipe,
+    output: Path,
+    open_data: Callable[..., Any],
+    create: Callable[[Any, Any, Session], Made],
+    *,
+    resume: bool,
+    report: Report | None,
+) -> tuple[Made, Finished]:
+    """Train a task from a recipe: launch the processes, open the data, create the task, run it to the end.
+
+    Args:
+        open_data: called as open_data(rank, world, once); `once` calls a function in the first process for all.
+        create: called with the recipe, the data and the session.
+    """
+    with start(recipe.run, output, resume=resume, report=report) as session:
+        fabric = session.fabric
+        once = partial(in_first, fabric)
+        data = in_each(fabric, lambda: open_data(fabric.global_rank, fabric.world_size, once))
+        task = in_each(fabric, lambda: create(recipe, data, session))
+        return task, Loop(task, session).run()

@@ -7,6 +7,7 @@ import csv
 import io
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from torch import Tensor, nn
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing, writing
 from laplacianformer.attention import LaplacianAttention
-from laplacianformer.inspect._diagnose import diagnose
+from laplacianformer.inspect._diagnose import Diagnosis, LayerDiagnosis, diagnose
+from laplacianformer.training._report import Table
 
 logger = logging.getLogger(__name__)
+
+_SHOWN = ("kernel_mean", "query_dependence", "contribution")  # of every attention layer
 
 
 class Metrics:
@@ -53,8 +57,11 @@ class Metrics:
                 )
         return [row for row in rows if int(row["step"]) <= after]
 
-    def add(self, row: dict[str, Any]) -> None:
-        """The row is on the disk when this returns, so that a checkpoint is never ahead of the file."""
+    def add(self, row: dict[str, Any], layers: Sequence[LayerDiagnosis] = ()) -> None:
+        """The row is on the disk when this returns, so that a checkpoint is never ahead of the file.
+
+        layers: of the attention; TensorBoard shows each of them.
+        """
         before, text = self.path.stat().st_size, _text([row], self.columns)
         with writing(self.path):
             try:
@@ -70,6 +77,9 @@ class Metrics:
             for name, value in row.items():
                 if isinstance(value, float):
                     self.board.add_scalar(name, value, row["step"])
+            for layer in layers:
+                for name in _SHOWN:
+                    self.board.add_scalar(f"{name}/{layer.layer}", getattr(layer, name), row["step"])
 
     def close(self) -> None:
         """No more rows."""
@@ -77,15 +87,25 @@ class Metrics:
             self.board.close()
 
 
-def attention_state(model: nn.Module, images: Tensor) -> dict[str, float]:
-    """The mean of the kernel over all layers, and the worst residual of the solves; nothing for other token mixers."""
-    if not any(isinstance(module, LaplacianAttention) for module in model.modules()):
+def diagnosed(model: nn.Module, images: Tensor) -> Diagnosis:
+    """The state of every attention layer; empty for other token mixers."""
+    has_layers = any(isinstance(module, LaplacianAttention) for module in model.modules())
+    return diagnose(model, images) if has_layers else Diagnosis()
+
+
+def attention_columns(layers: Diagnosis) -> dict[str, float]:
+    """The means of a row over all layers, and the worst residual of the solves; nothing without layers."""
+    if not layers:
         return {}
-    layers = diagnose(model, images)
-    return {
-        "kernel_mean": sum(layer.kernel_mean for layer in layers) / len(layers),
-        "residual": max(layer.residual for layer in layers),
-    }
+    means = {name: sum(getattr(layer, name) for layer in layers) / len(layers) for name in _SHOWN}
+    return {**means, "residual": max(layer.residual for layer in layers)}
+
+
+def attention_table(layers: Diagnosis) -> Table:
+    """Every layer at the last row, for people."""
+    header = ("layer", *(name.replace("_", " ") for name in _SHOWN))
+    rows = [(layer.layer, *(f"{getattr(layer, name):.3g}" for name in _SHOWN)) for layer in layers]
+    return Table("Attention at the last step", header, tuple(rows))
 
 
 def _text(rows: list[dict[str, Any]], columns: tuple[str, ...], *, header: bool = False) -> str:

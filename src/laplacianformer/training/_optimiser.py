@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2, param_groups_weight_decay
+from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler, PolyLRScheduler
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
@@ -17,17 +17,23 @@ from laplacianformer.training._recipe import Optimise
 def create_optimiser(parameters: Any, optimise: Optimise) -> torch.optim.Optimizer:
     """An optimiser of timm, or `muon32`, with no weight decay on norms, biases and per-head parameters.
 
-    parameters: a model, or groups of parameters with weight decays of their own.
+    parameters: a model, or groups of parameters with weight decays and layer decays of their own.
     """
     rate = optimise.lr * optimise.batch_size / (optimise.lr_batch or optimise.batch_size)
+    layers: dict[str, float] = {}
+    if isinstance(parameters, nn.Module) and optimise.layer_decay < 1:
+        layers = {"layer_decay": optimise.layer_decay}
     try:
         if optimise.optimiser == "muon32":
             groups = parameters
             if isinstance(parameters, nn.Module):
                 skipped: Iterable[str] = getattr(parameters, "no_weight_decay", tuple)()
-                groups = param_groups_weight_decay(parameters, optimise.weight_decay, no_weight_decay_list=skipped)
+                grouped = param_groups_layer_decay if layers else param_groups_weight_decay
+                groups = grouped(parameters, optimise.weight_decay, no_weight_decay_list=skipped, **layers)
             return Muon(groups, lr=rate, weight_decay=optimise.weight_decay)
-        return create_optimizer_v2(parameters, optimise.optimiser, lr=rate, weight_decay=optimise.weight_decay)
+        return create_optimizer_v2(
+            parameters, optimise.optimiser, lr=rate, weight_decay=optimise.weight_decay, **layers
+        )
     except (AssertionError, TypeError, ValueError) as error:
         raise InputError(f"can't create optimise.optimiser={optimise.optimiser}: {error}") from None
 

@@ -14,7 +14,7 @@ from laplacianformer.training._recipes import as_yaml
 def origin(recipe: AnyRecipe, scores: Mapping[str, Any]) -> dict[str, str]:
     """Recipe, scores, kind of weights, commit, date and version; nothing about the machine."""
     return {
-        "recipe": as_yaml(recipe, with_root=False),
+        "recipe": as_yaml(recipe, with_paths=False),
         "metrics": json.dumps(scores),
         "weights": "exponential moving average" if recipe.optimise.ema_decay else "last step",
         "commit": commit(),

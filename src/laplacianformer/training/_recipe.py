@@ -34,6 +34,9 @@ class Optimise:
     lr_batch: Count | None = None  # batch size that lr is for: it is scaled linearly to batch_size; none: not scaled
     optimiser: str = "adamw"  # a name of timm, or muon32: Muon in float32
     weight_decay: NotNegative = 0.05  # not on norms, biases and per-head parameters
+    # Factor on the learning rate per layer towards the input; 1: all layers have the same. For detectors, in the
+    # backbone.
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     warmup_epochs: NotNegative = 0.0
     warmup_lr: NotNegative = 1e-6
     min_lr: NotNegative = 1e-5

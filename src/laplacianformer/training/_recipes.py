@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,28 +35,45 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
 
     Args:
         kinds: types of recipes by the section that only this type has: {"model": Recipe, "detector": DetectionRecipe}.
+            A type may have a function `complete` that fills in keys which the file leaves to something else.
     """
     tree = _parse(_read(name), name)
     if not isinstance(tree, dict):
         raise InputError(f"recipe {name}: expected sections such as data: and optimise:, got {type(tree).__name__}")
     stated = set(tree)  # what the file says decides; where it says nothing, the overrides do
-    for override in overrides:
-        _apply(tree, override)
+    own = next((section for section in kinds if section in stated), "model")
+    for override in overrides:  # model.weights is one name for all tasks, whatever the section of their model is called
+        _apply(tree, f"{own}{override.removeprefix('model')}" if override.startswith("model.weights=") else override)
     kind = next((kind for sections in (stated, tree) for section, kind in kinds.items() if section in sections), None)
     if kind is None:
         raise InputError(f"recipe {name}: expected a section {' or '.join(f'{section}:' for section in kinds)}")
+    complete: Callable[[dict[str, Any]], None] | None = getattr(kind, "complete", None)
+    if complete is not None:
+        complete(tree)
     try:
         return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
         raise InputError(f"recipe {name}: {limits.one_line(_explain(error, kind))}") from None
 
 
-def as_yaml(recipe: Any, *, with_root: bool = True) -> str:
-    """Every key, defaults included. data.root, which means nothing on another machine, may be left out."""
+def as_yaml(recipe: Any, *, with_paths: bool = True) -> str:
+    """Every key, defaults included. Paths, which mean nothing on another machine, may be left out: data.root, and the
+    folder of the weights that a run starts from."""
     plain = TypeAdapter(type(recipe)).dump_python(recipe, mode="json")
-    if not with_root:
+    if not with_paths:
         plain["data"]["root"] = None
+        for section in plain.values():
+            if section.get("weights"):
+                section["weights"] = Path(section["weights"]).name
     return yaml.safe_dump(plain, sort_keys=False)
+
+
+def with_defaults(text: str, kind: type) -> str:
+    """A recipe that an earlier version wrote, with the defaults of keys that it did not have."""
+    try:
+        return as_yaml(TypeAdapter(kind).validate_python(yaml.safe_load(text)))
+    except ValidationError:  # it had keys that there are no more: those will be the difference
+        return text
 
 
 def size_overrides(family: str, size: str) -> tuple[str, ...]:

@@ -98,16 +98,29 @@ def checked_metadata(
     return stated
 
 
-def load_weights(path: Path | str) -> Weights:
-    """The model of a file of `save_weights`, in float32 and evaluation mode. Nothing is downloaded or executed."""
+def load_weights(path: Path | str, *, model_args: Mapping[str, Any] | None = None) -> Weights:
+    """The model of a file of `save_weights`, in float32 and evaluation mode. Nothing is downloaded or executed.
+
+    model_args: arguments of timm.create_model to change, such as drop_path_rate; none that changes its tensors.
+    """
     path = Path(path)
     header, metadata = read_header(path)
     arguments, classes, model_input = _check(path, metadata, header)
+    if model_args:
+        arguments = {**arguments, **model_args}
+        metadata = {**metadata, "model_args": json.dumps(arguments)}
     model = _created(path, metadata, arguments)
     tensors, _ = read_tensors(path)
     check_tensors(path, metadata["architecture"], model.state_dict(), tensors)  # the settings in them, too
     model.load_state_dict(tensors)
     return Weights(model.eval(), classes, model_input, metadata, path)
+
+
+def read_description(path: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Architecture, arguments and input of the model of a file, without its tensors."""
+    header, metadata = read_header(path)
+    arguments, _, model_input = _check(path, metadata, header)
+    return metadata["architecture"], arguments, model_input
 
 
 def load_chosen(path: Path | None) -> Weights:
