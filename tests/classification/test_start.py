@@ -218,7 +218,7 @@ WRONG = {
     "tensors": (["--weights", "{start}", "model.args.depths=[2, 1]"], "is missing"),
     "settings": (
         ["--weights", "{start}", "model.args.attention_args={{grid: 3, gain: 9.0}}"],
-        "gain=1.0 instead of 9.0",
+        "instead of 9.0",
     ),
     "argument": (["--weights", "{start}", "model.args.magic=1"], "can't be built with model.args="),
     "twice": (["--weights", "{start}", "model.args.pretrained=true"], "leave them out with model.weights"),
