@@ -11,11 +11,18 @@ import pytest
 import laplacianformer
 from laplacianformer.cli import COMMANDS
 from laplacianformer.detection import save_detector
+from laplacianformer.weights import save_weights
+from tests.convert.helpers import teacher
 from tests.detection import helpers
 from tests.export.helpers import save_one_stage
 from tests.helpers import CLASSES, picture, save_small
 from tests.training.helpers import image_folder, write_recipe
 
+CONVERSION = (
+    *("match.epochs=1", "match.batch_size=4", "match.warmup_epochs=0", "convert.match_samples=null", "data.workers=0"),
+    *("distil.epochs=1", "distil.batch_size=4", "distil.warmup_epochs=0", "data.val_samples=null", "data.size=32"),
+    *("convert.attention_args={grid: 2, gain: learned}", "run.accelerator=cpu", "run.devices=1"),
+)
 PACKAGE = Path(laplacianformer.__file__).parent
 
 # Imported by every process of Python that is started, also by those that a command starts itself.
@@ -83,6 +90,7 @@ def test_no_command_uses_the_network_or_leaves_files_at_home(tmp_path, environme
         picture(1).save(tmp_path / "labelled" / name / "1.png")
     save_small(tmp_path / "model.safetensors")
     save_one_stage(tmp_path / "stage.safetensors")
+    save_weights(tmp_path / "softmax.safetensors", teacher("own", num_classes=2), classes=["a", "b"], metadata={})
     save_detector(tmp_path / "detector.safetensors", helpers.small("retinanet"), classes=["cat", "dog", "owl"])
     weights = ("--weights", "model.safetensors")
     commands = [
@@ -91,6 +99,7 @@ def test_no_command_uses_the_network_or_leaves_files_at_home(tmp_path, environme
         ("eval", *weights, "--data", "labelled"),
         ("train", "--recipe", "tiny.yaml"),
         ("detect", "--weights", "detector.safetensors", "image.png"),
+        ("convert", "softmax.safetensors", "--data", "images", "--output", "converted.safetensors", *CONVERSION),
         ("export", "--weights", "stage.safetensors", "--format", "onnx", "--int8", "model.onnx"),
         ("reproduce", "gradients", "--quick"),
     ]

@@ -165,8 +165,8 @@ def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
     result = detection.train(recipe, tmp_path / "run")
     losses = [float(row["loss"]) for row in rows(tmp_path / "run")]
     assert losses[-1] < 0.75 * losses[0]
-    assert (result.scores["box"]["AP50"] or 0) > 2
-    assert (result.scores["mask"]["AP50"] or 0) > 1
+    assert (result.scores["box"]["AP50"] or 0) > 1
+    assert (result.scores["mask"]["AP50"] or 0) > 0.5
 
 
 def test_the_schedule_is_that_of_the_recipe() -> None:

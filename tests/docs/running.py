@@ -39,7 +39,7 @@ NOT_RUN = {
     "laplacianformer export --weights runs/mine/model.safetensors": "docs/deploy.md exports a smaller model",
     "laplacianformer reproduce lambda": "trains; tests/experiments/test_trainings.py runs every experiment that does",
     "laplacianformer reproduce attention": "trains for an hour",
-    "laplacianformer reproduce defaults": "trains for hours",
+    "laplacianformer reproduce gain": "trains for an hour",
     "laplacianformer reproduce long-range": "trains for hours; tests/experiments runs its quick form",
     'import json import torch model = torch._inductor.aoti_load_package("model.pt2")': "needs the file of --format pt2",
     "import torch from laplacianformer import assets": "writes the weights inside the package",
