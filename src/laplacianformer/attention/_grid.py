@@ -149,9 +149,9 @@ class GridAttention(SettingsInState):
 
     def on_grid(self, convolution: Any, tokens_bnc: Tensor, size: Size) -> Tensor:
         """A depth-wise convolution of tokens on the grid, which sees channels first: (B, N, dim) -> (B, N, dim)."""
-        if self.axes == 1:  # on an image of width 1: that convolution reads channels where they are
-            kernel, image = convolution.weight[..., None], tokens_bnc.mT[..., None]
-            out = F.conv2d(image, kernel, convolution.bias, padding=(1, 0), groups=self.dim)
+        if self.axes == 1:  # on an image of height 1: that convolution reads channels where they are
+            kernel, image = convolution.weight[:, :, None], tokens_bnc.mT[:, :, None]
+            out = F.conv2d(image, kernel, convolution.bias, padding=(0, 1), groups=self.dim)
         else:
             out = convolution(tokens_bnc.unflatten(1, size).movedim(-1, 1))
         return out.movedim(1, -1).flatten(1, -2)
