@@ -74,12 +74,13 @@ DEEP = "[" * 100_000 + "]" * 100_000
         ({"model_args": '{"num_classes": 7, "attention_args": {"iterations": 1000000000}}'}, "at most 1000"),
         ({"model_args": f'{{"num_classes": {"9" * 5000}}}'}, "is not JSON"),
         ({"model_args": f'{{"num_classes": 1{"0" * 400}}}'}, "at most 100000"),
+        ({"model_args": '{"two\\nlines": 1e300}'}, r"has two lines = 1e\+300: at most 100000"),
         ({"model_args": '{"a": ' + str([0] * 2000) + "}"}, "more than 1000 values"),
         ({"model_args": '{"num_classes": 7, "num_heads": []}'}, "can't be built"),
         ({"model_args": '{"num_classes": 7, "depths": 3}'}, "can't be built"),
         ({"architecture": "x" * 100_000}, "which this version of the package doesn't know"),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_weights_files(path: Path, changes: dict[str, str], message: str) -> None:
     save_small(path)

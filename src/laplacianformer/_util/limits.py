@@ -80,7 +80,8 @@ def check_arguments(arguments: Any, what: str) -> None:
         repeated = any(word in str(key).lower() for key in keys for word in _REPEATED)
         most = DEEPEST if repeated else LARGEST_ARGUMENT
         if not -most <= value <= most:  # NaN neither
-            raise InputError(f"{what} has {'.'.join(map(str, keys))} = {shown(value)}: at most {most} is possible")
+            name = one_line(".".join(map(str, keys)))
+            raise InputError(f"{what} has {name} = {shown(value)}: at most {most} is possible")
 
 
 def leaves(tree: Any, what: str, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
