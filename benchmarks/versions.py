@@ -4,8 +4,8 @@
     python benchmarks/versions.py ../before .
 
 Each version runs in a process of its own. In every round both time the same case, one after the other, the first one
-alternating, so that what else the machine does meets both alike. A process keeps the luck of where its memory lies: two
-of the same version differ by up to 10 % on small models. So all is done again with fresh processes, several times.
+alternating, so that what else the machine does meets both alike. A process keeps the luck of where its memory lies, so
+that two of the same version differ, too. All is therefore done again with fresh processes, several times.
 Printed and written per case: the second version's time over the first's, the median over the starts of the medians over
 their rounds, and the quartiles over the starts. Only names that a user may rely on are called, so the script takes
 every version.

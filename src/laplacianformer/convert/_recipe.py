@@ -47,8 +47,7 @@ class Convert:
     attention_args: ModelArguments = Field(default_factory=dict)  # of the token mixer
     calibration_images: Count = 32  # on which scale and gain of each head are chosen
     match_samples: Count | None = None  # images of the phase `match`, evenly; none: as in `distil`
-    # The loss of the phase `distil` is the sum of these, each with its weight. Features have a number for every token:
-    # with few images they teach more than logits do, also the logits (docs/convert.md).
+    # The loss of the phase `distil` is the sum of these, each with its weight.
     logits: NotNegative = 0.1  # Kullback-Leibler divergence from the teacher's probabilities
     temperature: Positive = 1.0  # of both
     features: NotNegative = 10.0  # relative squared error of feature maps and final tokens
