@@ -17,8 +17,8 @@ number of spilled VGPRs. Kernels without such a loop (only tensor cores or copie
 memory only. `dtype` is that of the inputs; signs and newton_schulz read float32 copies of bfloat16 and float16, so they
 have one row for all three.
 
-The whole table takes about ten minutes. --quick, for the tests, has every configuration of float32 on sm_90 and of
-bfloat16 on sm_80; for float64 and the other architectures, the first configuration with the largest tile.
+The whole table takes about ten minutes. --quick, for the tests, has every configuration of float32 on sm_90; for other
+dtypes and architectures, the first configuration with the largest tile.
 """
 
 import re
@@ -48,8 +48,8 @@ UNROLL = support.UNROLL
 ARCHITECTURES = ("80", "90", "100", "120", "gfx942")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}  # names in torch: in Triton
 # What --quick compiles in every configuration, and only in the first one.
-QUICK = [("90", "float32"), ("80", "bfloat16")]
-QUICK_FIRST = [("80", "float64"), *((architecture, "float32") for architecture in ("80", "100", "120", "gfx942"))]
+QUICK = [("90", "float32")]
+QUICK_FIRST = [("80", "bfloat16"), ("80", "float64"), *((one, "float32") for one in ("80", "100", "120", "gfx942"))]
 # How many useful instructions of the inner loop each counted instruction stands for.
 USEFUL = {
     "forward": {"FADD": 1, "FADD2": 1, "DADD": 1},

@@ -116,12 +116,14 @@ def test_a_sparse_file_of_100_gb_is_not_read(path: Path) -> None:
         refused(path, message)
 
 
-def test_metrics_that_no_float_holds_are_left_out(path: Path) -> None:
+def test_metrics_that_no_float_holds_are_named(path: Path) -> None:
     save_small(path)
     rewrite(path, metrics='{"accuracy": 0.5, "loss": 1' + "0" * 400 + ', "top5": Infinity, "other": NaN}')
     loaded = load_weights(path)
     assert _description.metrics(loaded) == {"accuracy": 0.5}
-    assert "accuracy 50.0 %" in _description.describe(loaded)
+    said = _description.describe(loaded).splitlines()
+    assert "accuracy 50.0 %" in said
+    assert "Not shown, as they are no finite numbers: loss, top5, other" in said
 
 
 def test_what_can_not_be_read_back_is_not_written(path: Path) -> None:

@@ -64,6 +64,7 @@ def _exceeds_limit() -> str:
     return "granted"
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_told_from_one_that_raised() -> None:
     with pytest.raises(ProcessKilled, match="code -9"):
         in_child(_kill_itself, preload=MODULE)

@@ -126,6 +126,7 @@ class _Stopping(Silent):
             raise _Stop
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_bit_for_bit(finished: tuple[Path, Any], folder: Path, tmp_path: Path) -> None:
     run, result = finished
     for phase, step in (("match", 4), ("distil", 5)):
@@ -161,6 +162,7 @@ def test_a_model_that_its_file_could_not_describe_is_refused() -> None:
         convert(teacher(), images(20), overrides=QUICK)
 
 
+@pytest.mark.slow
 def test_a_model_without_classes_is_compared_by_its_features() -> None:
     model = teacher("registers", num_classes=0)
     overrides = [*QUICK, "match.epochs=1", "distil.epochs=1"]

@@ -25,6 +25,7 @@ def save_hostile(path):
     save_weights(path, small_model(), classes=ATTACKS, metadata=metadata)
 
 
+@pytest.mark.slow
 def test_markdown_shows_it_as_it_is():
     page = pytest.importorskip("laplacianformer.demo.page", reason="the page needs gradio", exc_type=ImportError)
     for text in ATTACKS:

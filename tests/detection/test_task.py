@@ -34,6 +34,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return folder, detection.train(recipe, folder / "run")
 
 
+@pytest.mark.slow
 def test_a_run_writes_rows_scores_and_a_file_that_says_what_it_is(finished: tuple[Path, detection.Result]) -> None:
     folder, result = finished
     kinds = {"mask_rcnn": ("box", "mask"), "retinanet": ("box",)}[folder.name.rstrip("0")]
@@ -58,6 +59,7 @@ def test_a_run_writes_rows_scores_and_a_file_that_says_what_it_is(finished: tupl
     assert {"commit", "date", "version", "metrics"} <= metadata.keys()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     finished: tuple[Path, detection.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

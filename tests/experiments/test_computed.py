@@ -132,6 +132,7 @@ def test_queries_and_keys_are_those_that_the_layer_multiplies(name, arguments, m
         torch.testing.assert_close(k, given_k)
 
 
+@pytest.mark.slow
 def test_trained_models_are_listed_beside_random_ones(tmp_path, monkeypatch) -> None:
     save_small(tmp_path / "small.safetensors")
     monkeypatch.setattr(qk_distances, "train", lambda *given, **options: None)

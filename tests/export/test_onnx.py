@@ -72,6 +72,7 @@ def test_int8_holds_the_linear_layers_and_is_near(exported):
     assert 1e-5 < max(measured) < INT8_TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_example_predicts_as_the_package_does_without_it(exported, tmp_path, capsys):
     weights, output = exported
     path = tmp_path / "wide.png"

@@ -60,8 +60,7 @@ def build(device: str, training: bool) -> torch.nn.Module:
         return timm.create_model("laplacianformer_nano", **SMALL).train(training)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("training", "autocast"), [(True, False), (False, True)])
 def test_forward_on_cuda_stays_on_the_device_and_never_waits(training, autocast, monkeypatch):
     # Autocast would switch itself off where there is no GPU.
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)

@@ -104,6 +104,7 @@ def test_a_cpu_that_dies_in_bfloat16_is_detected(monkeypatch: pytest.MonkeyPatch
         trouble.try_bfloat16_on_cpu()
 
 
+@pytest.mark.slow
 def test_bfloat16_runs_where_it_can(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path, optimise={"epochs": 2}, run={"precision": "bfloat16"})
     result = classification.train(recipe, tmp_path / "run")

@@ -91,21 +91,17 @@ def losses(folder: Path) -> torch.Tensor:
     return torch.tensor([float(row["loss"]) for row in helpers.rows(folder)])
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of everything that two processes do in one start."""
-    folder = tmp_path_factory.mktemp("two")
+def trained_by_two(folder: Path) -> None:
+    """Everything that two processes do, in one start."""
     steady(folder / "sync", sync=True)
     steady(folder / "alone", sync=False)
     (folder / "train.py").write_text(TRAIN + STOP)
     with helpers.python([*TORCHRUN, str(folder / "train.py"), str(folder)]) as process:
         text, _ = process.communicate()
     assert process.returncode == 0, text
-    return folder
 
 
-@pytest.mark.slow
-def test_what_ends_one_process_ends_all_with_its_message(trained: Path) -> None:
+def assert_what_ended_one_ended_all_with_its_message(trained: Path) -> None:
     said = {path.name: path.read_text() for path in trained.iterdir() if path.is_file()}
     for what, rank in (("images", 1), ("held-out", 1), ("disk", 0)):
         assert said[f"{what}-0"] == said[f"{what}-1"]
@@ -116,9 +112,12 @@ def test_what_ends_one_process_ends_all_with_its_message(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_curve_of_one(trained: Path) -> None:
+def test_two_processes_give_the_curve_of_one_and_end_together(tmp_path: Path) -> None:
     """With synchronised whitening to rounding, 1e-4, also with sharded weights (FSDP) and an interruption; without,
     each half of the batch is whitened by itself: 5 %."""
+    trained = tmp_path
+    trained_by_two(trained)
+    assert_what_ended_one_ended_all_with_its_message(trained)
     one = classification.train(steady(trained / "sync", sync=True), trained / "one")
     expected = losses(trained / "one")
     assert len(expected) == one.steps == 16

@@ -57,8 +57,7 @@ class TokenMask:
         filled = x_bhnd.masked_fill(self.absent_tokens, 0)
         on_grid = filled[:, :, self.prefix :].transpose(1, 2).flatten(2).unflatten(1, self.size)
         counted = self.mask_bn[:, self.prefix :, None].to(x_bhnd.dtype).unflatten(1, self.size)
-        members = [_membership(bounds, length) for bounds, length in zip(self.bounds, self.size, strict=True)]
-        matrices = [inside.to(x_bhnd.dtype) for inside in members]
+        matrices = [_membership(*cells, x_bhnd.dtype) for cells in zip(self.bounds, self.size, strict=True)]
         means = along_axes(on_grid, matrices) / along_axes(counted, matrices).clamp(min=1)
         by_head = means.flatten(1, len(self.size)).unflatten(2, (x_bhnd.shape[1], -1)).transpose(1, 2)
         return torch.cat([filled[:, :, : self.prefix], by_head], dim=2) if self.prefix else by_head
@@ -106,16 +105,21 @@ def cell_bounds(length_b: Tensor, cells_b: Tensor, most_cells: int) -> Bounds:
 def resize(maps: Tensor, bounds: Sequence[Bounds]) -> Tensor:
     """Maps (heads, *lengths) averaged over the cells of each item: (B, heads, *cells), zeros where there is no cell."""
     lengths = maps.shape[1:]
-    weights = [_membership(one, length).to(maps.dtype) for one, length in zip(bounds, lengths, strict=True)]
+    weights = [_membership(*cells, maps.dtype) for cells in zip(bounds, lengths, strict=True)]
     matrices = [weight / weight.sum(-1, keepdim=True).clamp(min=1) for weight in weights]
     repeated = maps[None].expand(weights[0].shape[0], *maps.shape).movedim(1, -1)
     return along_axes(repeated, matrices).movedim(-1, 1)
 
 
-def _membership(bounds: Bounds, length: int) -> Tensor:
-    """(B, r, length), True where a position lies in a cell."""
-    position = torch.arange(length, device=bounds[0].device)
-    return (position >= bounds[0][..., None]) & (position < bounds[1][..., None])
+def _membership(bounds: Bounds, length: int, dtype: torch.dtype) -> Tensor:
+    """(B, r, length), one where a position lies in a cell, else zero.
+
+    Compared as a matrix: of three axes an exporter would have to prove that the first stride is the largest.
+    """
+    first, end = (bound.flatten()[:, None] for bound in bounds)
+    position = torch.arange(length, device=first.device)
+    inside = (position >= first) & (position < end)
+    return inside.to(dtype).unflatten(0, bounds[0].shape)
 
 
 def _box_sums(on_grid: Tensor, bounds: Sequence[Bounds]) -> Tensor:

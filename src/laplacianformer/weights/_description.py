@@ -1,5 +1,7 @@
 """What a weights file says about itself, for people."""
 
+from typing import Any
+
 from laplacianformer._util import limits
 from laplacianformer._util.tensor_files import json_entry
 from laplacianformer.weights._file import Weights
@@ -14,6 +16,7 @@ def describe(loaded: Weights) -> str:
         f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, for images of {height} x {width} pixels",
         loaded.metadata.get("description", ""),
         ", ".join(f"{key.replace('_', ' ')} {percent(key, value)}" for key, value in metrics(loaded).items()),
+        f"Not shown, as they are no finite numbers: {', '.join(strange)}" if (strange := not_finite(loaded)) else "",
         f"It knows {len(loaded.classes)} classes{names}. An image of anything else is assigned to one of them.",
     ]
     return "\n".join(line for line in lines if line)
@@ -30,11 +33,20 @@ def origin(loaded: Weights) -> str:
 
 
 def metrics(loaded: Weights) -> dict[str, float]:
-    """The numbers that were measured when the weights were written."""
+    """The numbers that were measured when the weights were written, as far as they are finite."""
+    return {key: value for key, value in measured_entries(loaded).items() if limits.finite(value)}
+
+
+def not_finite(loaded: Weights) -> list[str]:
+    """Names of metrics that are infinite, NaN or larger than any float."""
+    found = measured_entries(loaded).items()
+    return [key for key, value in found if type(value) in (int, float) and not limits.finite(value)]
+
+
+def measured_entries(loaded: Weights) -> dict[str, Any]:
+    """Whatever the file has as its metrics."""
     found = json_entry(loaded.path, loaded.metadata, "metrics") if "metrics" in loaded.metadata else {}
-    if not isinstance(found, dict):
-        return {}
-    return {key: value for key, value in found.items() if limits.finite(value)}
+    return found if isinstance(found, dict) else {}
 
 
 def percent(key: str, value: float) -> str:
