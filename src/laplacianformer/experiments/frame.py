@@ -15,6 +15,7 @@ Verdict = Literal[
 
 EXPERIMENTS = {
     "qk-distances": "Figure 1: distances between queries and keys in DeiT, PVT and Swin, and how heavy their tails are",
+    "trained-distances": "Figure 1 again, in a model that was trained elsewhere (--weights FILE), with intervals",
     "attention": "beyond the paper: the same model with Laplacian, Gaussian and softmax attention",
     "kernel-convergence": "Figure 2a: SOFT++, Skyformer and LaplacianFormer with each kernel, over the epochs",
     "attention-maps": "Figure 2b: attention maps of the first block and their singular values, by kernel and by lambda",
@@ -96,6 +97,10 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import qk_distances
 
             return qk_distances
+        case "trained-distances":
+            from laplacianformer.experiments import trained_distances
+
+            return trained_distances
         case "attention":
             from laplacianformer.experiments import attention
 
@@ -182,6 +187,7 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> R
     results, work = output / name, Path("runs/reproduce") / scale
     outcome = experiment.run(Settings(results, output / "trainings", work, quick, **given))
     options = {"quick": " --quick", "imagenet": " --imagenet DIR", "coco": " --coco DIR", "full": ""}
+    weights = " --weights FILE" if given.get("weights") else ""
     write_json(
         results / "verdict.json",
         {
@@ -190,7 +196,7 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> R
             "claim": experiment.CLAIM,
             **asdict(outcome),
             "scale": scale,
-            "command": f"laplacianformer reproduce {name}{options[scale]}",
+            "command": f"laplacianformer reproduce {name}{options[scale]}{weights}",
             **provenance(),
         },
     )

@@ -9,6 +9,7 @@ alone makes a tail heavier.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import timm
 import torch
@@ -49,7 +50,7 @@ def run(settings: Settings) -> Outcome:
     rows: list[Row] = []
     samples: dict[tuple[str, str], Tensor] = {}
     for name, state, model, images in _models(settings):
-        found = _distances(model, images)
+        found = distances(model, images).by_kind
         for distance in DISTANCES:
             rows += [
                 {"model": name, "weights": state, "distance": distance, "layer": layer} | tails(values)
@@ -57,7 +58,7 @@ def run(settings: Settings) -> Outcome:
             ]
             samples[f"{name}, {state}", distance] = torch.cat([values.flatten() for _, values in found[distance]])
     write_rows(settings.results / "tails.csv", rows)
-    _draw(samples, settings.results / "qk-distances.png")
+    draw(samples, settings.results / "qk-distances.png")
     return judge(rows)
 
 
@@ -72,9 +73,6 @@ def _models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
             config = timm.data.resolve_model_data_config(model)
             yield name, "trained", model, held_out_images(settings, 64, config | {"size": config["input_size"]})
         return
-    if settings.weights is not None:
-        loaded = load_weights(settings.weights)
-        yield loaded.metadata["architecture"], "trained", loaded.model, held_out_images(settings, 64, loaded.input)
     runs = runs_of(settings, MODELS, "model", seeds=1, recipe=PYRAMID)
     if not settings.quick:
         train(settings, runs, weights=True)
@@ -87,10 +85,20 @@ def _models(settings: Settings) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
             yield name, "trained", load_weights(weights_of(run, settings.work)).model, images
 
 
+class Distances(NamedTuple):
+    """What was drawn from a model."""
+
+    by_kind: dict[
+        str, list[tuple[str, Tensor]]
+    ]  # name of each layer, and distances over the median of the head, (h, p)
+    images: list[Tensor]  # (p,) for each layer: which image a pair comes from; of Swin, which window
+
+
 @torch.no_grad()
-def _distances(model: nn.Module, images: Tensor) -> dict[str, list[tuple[str, Tensor]]]:
-    """By kind of distance: name of each layer, and its distances over the median of the head, (heads, pairs)."""
+def distances(model: nn.Module, images: Tensor) -> Distances:
+    """Random pairs of every layer."""
     found: dict[str, list[tuple[str, Tensor]]] = {distance: [] for distance in DISTANCES}
+    drawn: list[Tensor] = []
     with queries_and_keys(model) as seen:
         model(images)
     generator = torch.Generator().manual_seed(0)
@@ -98,11 +106,12 @@ def _distances(model: nn.Module, images: Tensor) -> dict[str, list[tuple[str, Te
         image, query, key = (
             torch.randint(0, size, (PAIRS,), generator=generator) for size in (q.shape[0], q.shape[2], k.shape[2])
         )
+        drawn.append(image)
         apart = (q.movedim(1, 0)[:, image, query] - k.movedim(1, 0)[:, image, key]).double()
         squares = apart.square().sum(-1)
         for distance, values in zip(DISTANCES, (apart.abs().sum(-1), squares, squares.sqrt()), strict=True):
             found[distance].append((name, values / values.median(-1, keepdim=True).values))
-    return found
+    return Distances(found, drawn)
 
 
 def tails(values_hp: Tensor) -> Row:
@@ -150,7 +159,7 @@ def judge(rows: Sequence[Row]) -> Outcome:
     return Outcome(measured, "agrees" if all(heavier) and heavy else "agrees in part" if any(heavier) else "disagrees")
 
 
-def _draw(samples: dict[tuple[str, str], Tensor], path: Path) -> None:
+def draw(samples: dict[tuple[str, str], Tensor], path: Path) -> None:
     """The density of each distance over its median, on a logarithmic axis, which shows the tails."""
     names = sorted(dict.fromkeys(name for name, _ in samples), key=lambda name: name.rpartition(", ")[2])
     columns = min(3, len(names))

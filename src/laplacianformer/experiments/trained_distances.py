@@ -1,0 +1,98 @@
+"""Distances between queries and keys as in `qk-distances`, in a model that was trained elsewhere, with intervals.
+
+The intervals are of the bootstrap over images: the same pairs, of images drawn again with replacement.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.experiments.frame import Outcome, Settings
+from laplacianformer.experiments.inputs import held_out_images
+from laplacianformer.experiments.qk_distances import DISTANCES, HEAVY, distances, draw, tails
+from laplacianformer.experiments.rows import Row, write_rows
+from laplacianformer.weights import load_weights
+
+SOURCE: str = "Figure 1, on other weights"
+CLAIM: str = (
+    "In trained vision transformers, squared l2 distances between queries and keys have heavy tails; l1 distances are "
+    "more concentrated."
+)
+IMAGES, QUICK_IMAGES = 256, 8
+DRAWS = 1000  # of the bootstrap
+LIMITS = (0.025, 0.975)
+
+Kurtoses = Mapping[str, Tensor]  # by distance: of the images as they are, and of those drawn again, (1 + DRAWS,)
+
+
+def run(settings: Settings) -> Outcome:
+    if settings.weights is None:
+        raise InputError(
+            "this experiment looks into trained weights: give --weights FILE, and --imagenet DIR for images"
+        )
+    loaded = load_weights(settings.weights)
+    images = held_out_images(settings, QUICK_IMAGES if settings.quick else IMAGES, loaded.input)
+    found = distances(loaded.model, images)
+    rows: list[Row] = []
+    kurtoses: dict[str, Tensor] = {}
+    again = resampled(int(max(layer.max() for layer in found.images)) + 1)
+    name = loaded.metadata["architecture"]
+    for distance in DISTANCES:
+        layers = found.by_kind[distance]
+        rows += [{"model": name, "distance": distance, "layer": layer} | tails(values) for layer, values in layers]
+        of_layers = [
+            excess_kurtosis(values, image, again) for (_, values), image in zip(layers, found.images, strict=True)
+        ]
+        kurtoses[distance] = torch.stack(of_layers).mean(0)
+    write_rows(settings.results / "tails.csv", rows)
+    samples = {
+        (name, distance): torch.cat([values.flatten() for _, values in found.by_kind[distance]])
+        for distance in DISTANCES
+    }
+    draw(samples, settings.results / "trained-distances.png")
+    return judge(kurtoses, f"{name} on {len(images)} images")
+
+
+def resampled(images: int) -> Tensor:
+    """How often each image counts, (1 + DRAWS, images): once, then as often as it was drawn."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(0, images, (DRAWS, images), generator=generator)
+    once = torch.ones(DRAWS, images, dtype=torch.float64)
+    return torch.cat([once[:1], torch.zeros_like(once).scatter_add_(1, drawn, once)])
+
+
+def excess_kurtosis(values_hp: Tensor, image_p: Tensor, counts_ri: Tensor) -> Tensor:
+    """Averaged over heads, for each row of counts, (r,): from the sums of the powers of each image."""
+    centred = values_hp - values_hp.mean(-1, keepdim=True)  # so that no digits are lost in the powers
+    powers = torch.stack([centred**exponent for exponent in range(5)])
+    sums = torch.zeros(*powers.shape[:2], counts_ri.shape[1], dtype=powers.dtype).index_add_(-1, image_p, powers)
+    count, one, two, three, four = sums @ counts_ri.mT  # (h, r) each
+    mean, two, three, four = (each / count for each in (one, two, three, four))
+    variance = two - mean**2
+    fourth = four - 4 * mean * three + 6 * mean**2 * two - 3 * mean**4
+    return (fourth / variance**2 - 3).mean(0)
+
+
+def judge(kurtoses: Kurtoses, where: str) -> Outcome:
+    """Agrees if squared distances have a heavy tail, and l1 a lighter one, beyond the intervals."""
+    differences = {"l2 squared minus l1": ("l2 squared", "l1"), "l2 minus l1": ("l2", "l1")}
+    compared = {name: kurtoses[first] - kurtoses[second] for name, (first, second) in differences.items()}
+    said = [f"{name} {_interval(values)}" for name, values in {**kurtoses, **compared}.items()]
+    measured = (
+        f"excess kurtosis (0 for a normal distribution, 95 % interval), averaged over heads and layers, {where}: "
+    )
+    measured += f"{', '.join(said)}. l2, which is not squared, shows what is due to the square alone."
+    if _low(compared["l2 squared minus l1"]) <= 0:
+        return Outcome(measured, "disagrees")
+    return Outcome(measured, "agrees" if _low(kurtoses["l2 squared"]) > HEAVY else "agrees in part")
+
+
+def _low(values: Tensor) -> float:
+    return float(values[1:].quantile(LIMITS[0]))
+
+
+def _interval(values: Tensor) -> str:
+    low, high = values[1:].quantile(torch.tensor(LIMITS, dtype=values.dtype)).tolist()
+    return f"{float(values[0]):.2f} ({low:.2f} to {high:.2f})"
