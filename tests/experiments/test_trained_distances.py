@@ -26,12 +26,20 @@ def test_intervals_are_those_of_images_that_are_drawn_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("l1", "squared", "verdict"),
-    [(0.5, 3.0, "agrees"), (0.1, 0.5, "agrees in part"), (0.3, 0.31, "disagrees"), (3.0, 0.5, "disagrees")],
+    ("l1", "squared", "spread", "verdict"),
+    [
+        (0.5, 3.0, 0.2, "agrees"),
+        (0.1, 0.5, 0.2, "agrees in part"),
+        (2.9, 2.91, 0.2, "agrees in part"),
+        (3.0, 0.5, 0.1, "disagrees"),
+    ],
 )
-def test_a_tail_must_be_heavy_and_heavier_beyond_the_intervals(l1: float, squared: float, verdict: str) -> None:
+def test_a_tail_must_be_heavy_and_heavier_beyond_the_intervals(
+    l1: float, squared: float, spread: float, verdict: str
+) -> None:
     noise = 0.05 * torch.randn(1001, dtype=torch.float64)
-    outcome = trained_distances.judge({"l1": l1 - noise, "l2 squared": squared + noise, "l2": 0.1 + noise}, "here")
+    kurtoses = {"l1": l1 - noise, "l2 squared": squared + noise, "l2": 0.1 + noise}
+    outcome = trained_distances.judge(kurtoses, {"l1": 0.1, "l2 squared": spread}, "here")
     assert outcome.verdict == verdict
 
 
