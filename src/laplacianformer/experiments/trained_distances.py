@@ -79,8 +79,8 @@ def excess_kurtosis(values_hp: Tensor, image_p: Tensor, counts_ri: Tensor) -> Te
 
 
 def judge(kurtoses: Kurtoses, spread: Mapping[str, float], where: str) -> Outcome:
-    """Agrees if squared distances have a heavy tail, and l1 a lighter one, beyond the intervals; in part if l1 distances
-    are only more concentrated.
+    """Agrees if squared distances have a heavy tail, and l1 a lighter one, beyond the intervals; in part if l1
+    distances are only more concentrated.
 
     spread: by distance, the standard deviation over the mean.
     """
