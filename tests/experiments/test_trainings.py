@@ -289,9 +289,8 @@ def test_the_quick_form_of_the_defaults_trains_a_few_choices(tmp_path, monkeypat
 def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     """Without a stand-in: the sweep starts trainings and reads what they write."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        other_kernels, "KERNELS", {name: other_kernels.KERNELS[name] for name in ("laplacian", "polynomial")}
-    )
+    kernels = {name: other_kernels.KERNELS[name] for name in ("laplacian", "polynomial")}
+    monkeypatch.setattr(other_kernels, "KERNELS", kernels)
     monkeypatch.setattr(variants, "CONTROLS", {"no mixing": trainings.CONTROLS["no mixing"]})
     cli.main(["reproduce", "other-kernels", "--quick"])
     rows = read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")
