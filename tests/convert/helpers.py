@@ -1,10 +1,15 @@
 """Small softmax models of every family that can be converted."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 from torch import nn
+
+from laplacianformer import save_weights
+from tests.helpers import INPUT
 
 SIDE = 32
 VIT: dict[str, Any] = {"img_size": SIDE, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 5}
@@ -43,3 +48,9 @@ def images(count: int = 2, side: int | tuple[int, int] = SIDE) -> torch.Tensor:
     height, width = (side, side) if isinstance(side, int) else side
     coarse = torch.randn(count, 3, 4, 4)
     return nn.functional.interpolate(coarse, (height, width), mode="bilinear")
+
+
+def save_teacher(path: Path, model: Any) -> None:
+    """A weights file of `teacher()`, a ViT, converted or not."""
+    said = {"model_args": json.dumps(VIT), "input": json.dumps({**INPUT, "size": [3, SIDE, SIDE]})}
+    save_weights(path, model, classes=list("abcde"), metadata=said)

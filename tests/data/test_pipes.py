@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification._batches import open_loaders
@@ -11,6 +12,7 @@ from laplacianformer.cli import main
 from laplacianformer.data._shards import Shards
 from laplacianformer.data._sources import Source, open_images
 from laplacianformer.training import _recipes as recipes
+from tests.convert.helpers import save_teacher, teacher
 from tests.data.helpers import noise, shard
 from tests.data.test_shards import recipe
 from tests.helpers import save_small
@@ -54,11 +56,26 @@ def test_no_command_that_takes_data_runs_a_pipe_by_itself(tmp_path, ran, capsys)
         assert not ran.exists(), command[0]
 
 
-@pytest.mark.parametrize("data", [[], ["--allow-pipes"]], ids=["alone", "allowed without --data"])
+@pytest.mark.parametrize(
+    "data",
+    [[], ["--allow-pipes"], ["--allow-pipes", "--data", "wds/some:"]],
+    ids=["alone", "allowed without --data", "allowed with a reader alone"],
+)
 def test_no_recipe_runs_a_pipe(tmp_path, ran, capsys, data) -> None:
     written = recipe(tmp_path, root=pipe(ran))
     (tmp_path / "own.yaml").write_text(recipes.as_yaml(written))
     refused(capsys, "train", "--recipe", tmp_path / "own.yaml", "--output", tmp_path / "out", *data)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("allowed", [[], ["--allow-pipes"]], ids=["alone", "allowed"])
+def test_no_recipe_of_a_conversion_runs_a_pipe(tmp_path, ran, capsys, allowed) -> None:
+    data = {"reader": "wds/some", "root": pipe(ran), "train_split": "val-0.tar", "val_split": "val-0.tar"}
+    own = yaml.safe_load(recipes._read("convert-vit"))
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**own, "data": {**own["data"], **data}}))
+    save_teacher(tmp_path / "model.safetensors", teacher())
+    options = ["--recipe", tmp_path / "own.yaml", "--data", "wds/some:", "--output", tmp_path / "new.safetensors"]
+    refused(capsys, "convert", tmp_path / "model.safetensors", *options, *allowed)
     assert not ran.exists()
 
 

@@ -10,9 +10,10 @@ KINDS = {
     "weights": (files.weights_file, 0.2),
     "recipe": (files.recipe, 0.2),
     "coco": (files.coco_file, 0.12),
-    "image": (files.image, 0.1),
+    "image": (files.image, 0.08),
+    "checkpoint": (files.checkpoint_file, 0.04),
     "options": (options.command_line, 0.08),
-    "op": (calls.op_call, 0.3),
+    "op": (calls.op_call, 0.28),
 }
 
 

@@ -5,9 +5,11 @@ import io
 import json
 import os
 import random
+import shutil
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +17,32 @@ import torch
 import yaml
 from PIL import Image
 
+from laplacianformer import classification, convert, sequences
+from laplacianformer import detection as detectors
 from laplacianformer._util.errors import InputError
-from laplacianformer.classification import load_recipe
 from laplacianformer.classification._model import create_model
 from laplacianformer.data import _images as images
-from laplacianformer.detection import load_recipe as load_detection_recipe
 from laplacianformer.detection._weights import load_detector, save_detector
+from laplacianformer.model._conversion import Conversion, exchange, softmax_layers
+from laplacianformer.sequences._task import create_encoder
+from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.weights import _description, load_weights
+from tests.convert import helpers as converting
 from tests.detection import helpers as detection
 from tests.fuzz import nasty
 from tests.fuzz.outcome import ClearError, SilentlyWrong
 from tests.helpers import picture, save_small
+from tests.training import helpers as training
 
 Case = Callable[[], None]
+# By the section that only recipes of a task have.
+LOADERS: dict[str, Callable[[str], Any]] = {
+    "teacher": convert.load_recipe,
+    "detector": detectors.load_recipe,
+    "encoder": sequences.load_recipe,
+    "model": classification.load_recipe,
+}
 
 
 class Samples:
@@ -38,6 +52,15 @@ class Samples:
         self.folder = folder
         save_small(folder / "classifier.safetensors", metrics='{"accuracy": 0.5}')
         save_detector(folder / "detector.safetensors", detection.small("retinanet"), classes=["a", "b", "c"])
+        encoder = sequences.SequenceEncoder(16, 32, 10, dim=16, depth=1, mlp_dim=16, landmarks=4)
+        digits = [str(number) for number in range(10)]
+        sequences.save_encoder(folder / "encoder.safetensors", encoder, sequence="listops", classes=digits)
+        model = converting.teacher()  # with Laplacian attention in one of its two layers
+        exchange(model, Conversion("laplacian", {"grid": 2}, tuple(softmax_layers(model))[:1]))
+        converting.save_teacher(folder / "converted.safetensors", model)
+        self.run = training.tiny(folder, optimise={"epochs": 2})
+        classification.train(self.run, folder / "run")
+        self.state = checkpoint.load(folder / "run")
         self.coco = detection.coco_folder(folder / "coco", train=2, val=1)
         self.tree = json.loads((self.coco / "instances_train.json").read_text())
         self.recipes = {name: yaml.safe_load(recipes._read(name)) for name in recipes.names()}
@@ -52,8 +75,9 @@ def _encoded(form: str) -> bytes:
 
 def weights_file(rng: random.Random, samples: Samples) -> Case:
     """A weights file with other metadata, another header, or damaged bytes."""
-    name, load = rng.choice([("classifier.safetensors", load_weights)] * 3 + [("detector.safetensors", load_detector)])
-    data = (samples.folder / name).read_bytes()
+    name = rng.choice([*["classifier"] * 3, "detector", "encoder", "converted"])
+    load: Any = {"detector": load_detector, "encoder": sequences.load_encoder}.get(name, load_weights)
+    data = (samples.folder / f"{name}.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header, tensors = json.loads(data[8 : 8 + length]), data[8 + length :]
     kind = rng.random()
@@ -88,16 +112,22 @@ def weights_file(rng: random.Random, samples: Samples) -> Case:
     return run
 
 
-def _dumped(tree: Any) -> str:
-    """JSON of trees that are nested more deeply than Python's stack is by default."""
+@contextmanager
+def deep_trees() -> Iterator[None]:
+    """A block that writes trees which are nested more deeply than Python's stack is by default."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(100_000)
     sys.set_int_max_str_digits(0)
     try:
-        return json.dumps(tree)
+        yield
     finally:
         sys.setrecursionlimit(before)
         sys.set_int_max_str_digits(4300)
+
+
+def _dumped(tree: Any) -> str:
+    with deep_trees():
+        return json.dumps(tree)
 
 
 def recipe(rng: random.Random, samples: Samples) -> Case:
@@ -118,19 +148,41 @@ def recipe(rng: random.Random, samples: Samples) -> Case:
     if rng.random() < 0.2:
         data = nasty.damage(rng, data)
     path = samples.folder / f"case-{rng.randrange(10**9)}.yaml"
-    load = load_detection_recipe if "detector" in samples.recipes[name] else load_recipe
+    section = next(section for section in LOADERS if section in samples.recipes[name])
 
     def run() -> None:
         path.write_bytes(data)
         try:
             with expecting(InputError):
-                loaded: Any = load(str(path))
+                loaded = LOADERS[section](str(path))
                 recipes.as_yaml(loaded).encode()
-                if load is load_recipe:
-                    with torch.device("meta"):
+                with torch.device("meta"):
+                    if section == "model":
                         create_model(loaded, tuple("0123456789"))
+                    elif section == "encoder":
+                        create_encoder(loaded, tuple("0123456789"))
         finally:
             path.unlink(missing_ok=True)
+
+    return run
+
+
+def checkpoint_file(rng: random.Random, samples: Samples) -> Case:
+    """A checkpoint with other entries. What is accepted ends the run that it is from."""
+    state = dict(samples.state)
+    for _ in range(rng.choice([1, 1, 2])):
+        state = nasty.change(rng, state)
+
+    def run() -> None:
+        folder = samples.folder / f"run-{rng.randrange(10**9)}"
+        shutil.copytree(samples.folder / "run", folder)
+        try:
+            with expecting(InputError):
+                with deep_trees():
+                    checkpoint.save(folder, state if isinstance(state, dict) else {"state": state})
+                classification.train(samples.run, folder, resume=True)
+        finally:
+            shutil.rmtree(folder)
 
     return run
 

@@ -17,6 +17,7 @@ OPTIONS = {
     "export": ("--format", "--size", "--data", "--weights", "--int8"),
     "info": ("--size", "--json"),
     "train": ("--recipe", "--data", "--resume"),
+    "convert": ("--recipe", "--layers", "--weights", "--classes", "--data", "--allow-pipes"),
     "reproduce": ("--processes", "--weights", "--page"),
     "demo": ("--port", "--weights"),
 }
@@ -35,6 +36,7 @@ def command_line(rng: random.Random, samples: Samples) -> Case:
         "export": ["--weights", str(samples.folder / "gone.safetensors"), "--format", "onnx", f"{output}.onnx"],
         "info": ["--sizes"],
         "train": ["--recipe", "digits", "--output", str(output), f"{rng.choice('abc')}.b=1"],
+        "convert": [classifier, "--data", str(samples.folder / "gone"), "--output", f"{output}.safetensors"],
         "reproduce": [rng.choice(["nothing", "", "lambda2"])],
         "demo": ["--weights", str(samples.folder / "gone.safetensors")],
     }[command]

@@ -210,6 +210,16 @@ FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a weight of integers": change("model", NAME, to=torch.zeros(3, 32, dtype=torch.long)),
     "complex weights": change("model", NAME, to=torch.zeros(3, 32, dtype=torch.complex64)),
     "a weight that is a list": change("model", NAME, to=[0.0]),
+    "a sparse weight": change("model", NAME, to=torch.zeros(3, 32).to_sparse()),
+    "a weight without numbers": change("model", NAME, to=torch.zeros(3, 32, device="meta")),
+    "sparse moments": lambda state: first_state(state, exp_avg=torch.zeros(5).to_sparse()),
+    "endless seconds of a whole number": change("seconds", to=[10**400, 0]),
+    "an accuracy that no float holds": change("accuracy", to=[10**400, 0.0]),
+    **{
+        f"the recipe {text[:9]}": change("recipe", to=text)
+        for text in ("a: " + "[" * 3000, "a: {b: !!int x}", "a: {b: 2020-99-99}", "a: {b: " + "9" * 5000 + "}")
+    },
+    "a step in the metrics of 5,000 digits": change("metrics", to="step,loss\n" + "9" * 5000 + ",1\n"),
     "an unknown weight": change("model", "more", to=torch.zeros(1)),
     "a missing weight": lambda state: state["model"].pop(NAME),
     "a number for a name": lambda state: state["model"].update({3: torch.zeros(1)}),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from laplacianformer._util import locks
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.locks import FolderLock
 from laplacianformer.classification import _task as classification
@@ -87,3 +88,34 @@ def test_a_file_system_without_locks_is_named_and_the_run_goes_on(tmp_path: Path
     FolderLock(tmp_path / "run").release()
     (line,) = caplog.messages
     assert line.startswith(f"can't tell whether another run writes to {tmp_path / 'run'}, it has no locks: ")
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".lock").symlink_to("precious")
+    with pytest.raises(InputError, match=r"\.lock|symbolic link"):
+        FolderLock(tmp_path)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "local"),
+    [
+        ("nfs4", "rw,vers=4.2", False),
+        ("nfs", "rw,nolock", True),
+        ("nfs4", "rw,local_lock=none", False),
+        ("nfs4", "rw,local_lock=all", True),
+        ("fuse.sshfs", "rw", True),
+        ("ext4", "rw", False),
+    ],
+)
+def test_locks_that_other_machines_do_not_see_are_named(
+    kind: str, options: str, local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    folder = tmp_path / "a folder"
+    mounts = tmp_path / "mounts"
+    place = str(folder.resolve()).replace(" ", "\\040")
+    mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {place} {kind} {options} 0 0\n")
+    monkeypatch.setattr(locks, "_MOUNTS", mounts)
+    FolderLock(folder / "run").release()
+    assert ("its locks are local" in caplog.text) == local

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 import weakref
 from pathlib import Path
@@ -17,6 +18,10 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 _NAME = ".lock"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # its target would be overwritten
+_MOUNTS = Path("/proc/self/mounts")
+_LOCAL = {"nolock", "local_lock=flock", "local_lock=all"}  # options of NFS whose locks other machines don't see
+_REMOTE = ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone")  # file systems that have only such locks
 _held = set[int]()  # file descriptors
 
 
@@ -43,7 +48,7 @@ def _locked(folder: Path) -> int:
     """The file descriptor of the lock."""
     path = folder / _NAME
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | _NO_LINK, 0o666)
         try:
             _lock(descriptor, folder)
             if _is_at(path, descriptor):  # the process before may have removed it after it was opened here
@@ -68,6 +73,28 @@ def _lock(descriptor: int, folder: Path) -> None:
         ) from None
     except OSError as error:
         logger.warning("can't tell whether another run writes to %s, it has no locks: %s", folder, error)
+    else:
+        if _locks_are_local(folder):
+            logger.warning("can't tell whether a run on another machine writes to %s: its locks are local", folder)
+
+
+def _locks_are_local(folder: Path) -> bool:
+    """Whether the folder is on other machines, too, which don't see its locks; as far as the system says so."""
+    try:
+        mounts = [line.split(" ") for line in _MOUNTS.read_text(errors="surrogateescape").splitlines()]
+    except OSError:
+        return False
+    place = os.path.realpath(folder)
+    above = [mount for mount in mounts if len(mount) > 3 and Path(place).is_relative_to(_unescaped(mount[1]))]
+    if not above:
+        return False
+    _, _, kind, options, *_ = max(above, key=lambda mount: len(mount[1]))
+    return kind in _REMOTE or (kind.startswith("nfs") and not _LOCAL.isdisjoint(options.split(",")))
+
+
+def _unescaped(mount_point: str) -> str:
+    """Spaces and such are octal numbers there."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), mount_point)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -156,6 +156,7 @@ def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor],
             for name, tensor in expected.items()
             if name in tensors and name not in stated and not _same_kind(tensors[name], tensor)
         ),
+        *(f"{limits.one_line(name)} is sparse" for name in tensors if tensors[name].layout != torch.strided),
     ]
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options
-from laplacianformer.commands.train import data_overrides, text_override
+from laplacianformer.commands.train import check_pipes, data_overrides, text_override
 
 SUMMARY = "put Laplacian attention into a trained vision transformer"
 DESCRIPTION = (
@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> None:
     if output.suffix != ".safetensors":
         raise InputError(f"expected a file name that ends with .safetensors, got {output}")
     files.check_file(output)
+    if arguments.allow_pipes:
+        check_pipes(arguments.data)
     try:
         from laplacianformer.commands.progress import ProgressReport
         from laplacianformer.convert import load_recipe, train

@@ -76,8 +76,8 @@ def train(
     allow_pipes: bool = False,
 ) -> None:
     """Train what the recipe describes, and show how it goes."""
-    if allow_pipes and data is None:  # a recipe of others would run its own command
-        raise InputError("--allow-pipes is for what --data gives: --data wds/NAME:'pipe:COMMAND'")
+    if allow_pipes:
+        check_pipes(data)
     from laplacianformer.commands.progress import ProgressReport
 
     try:
@@ -94,6 +94,14 @@ def train(
         raise InputError("--allow-pipes is for classifiers of images: nothing else is trained on WebDataset shards")
     more = {"allow_pipes": True} if allow_pipes else {}
     train_task(loaded, folder, resume=resume, report=ProgressReport(), **more)
+
+
+def check_pipes(data: str | None) -> None:
+    """Refuse to allow the command of a recipe, which others may have written: --data has to give its own."""
+    from laplacianformer.data._sources import parse
+
+    if data is None or parse(data)[1] is None:
+        raise InputError("--allow-pipes is for what --data gives: --data wds/NAME:'pipe:COMMAND'")
 
 
 def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.attention import GridAttention
 from laplacianformer.classification._batches import Loaders
@@ -63,6 +64,7 @@ class _Task:
         self.columns, self.numbers = (*_BEFORE, *self.own_columns, *_AFTER), self.own_columns
         self.agreement = self.accuracy = math.nan
         self.evaluated: Any = work.student  # with the weights that count
+        self.teacher_digest = work.teacher.origin()["sha256"]
 
     def parameters(self) -> list[dict[str, Any]]:
         """Matrices with weight decay, vectors without, and gains, which learn faster."""
@@ -126,9 +128,18 @@ class _Task:
         write_tensors(path, tensors, {**self.work.metadata, **_measured({**self.scores(), **scores})})
 
     def state(self) -> dict[str, Any]:
-        return {"accuracy": [self.agreement, self.accuracy], "teacher": self.work.held_out.teacher_accuracy}
+        return {
+            "accuracy": [self.agreement, self.accuracy],
+            "teacher": self.work.held_out.teacher_accuracy,
+            "teacher_digest": self.teacher_digest,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        if state.get("teacher_digest", self.teacher_digest) != self.teacher_digest:  # earlier versions did not store it
+            raise InputError(
+                f"the run was started with other weights of {self.work.teacher.name}: resume it with those, or give "
+                "another --output"
+            )
         self.agreement, self.accuracy = map(float, state["accuracy"])
         self.work.held_out.teacher_accuracy = float(state["teacher"])
 

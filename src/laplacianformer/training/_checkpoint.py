@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.sealed import read_sealed, write_sealed
 from laplacianformer.data._labels import few
 from laplacianformer.training._checkpoint_form import check_form
 from laplacianformer.training._recipe import AnyRecipe
-from laplacianformer.training._recipes import as_yaml
+from laplacianformer.training._recipes import as_yaml, parse_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +26,7 @@ _NAME = "checkpoint.pt"
 _PREVIOUS = "checkpoint.previous.pt"
 # What may differ between a run and its continuation. The number of processes changes what is random in a step, so
 # results are the same only with the same number.
+_UNFIT = AssertionError, AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError
 _FREE = {"data": ("root", "workers"), "run": ("accelerator", "devices", "num_nodes", "checkpoint_steps", "tensorboard")}
 
 
@@ -101,7 +101,7 @@ def fitting(folder: Path, what: str) -> Iterator[None]:
     """A block that takes a part of a checkpoint over: whatever does not fit becomes an InputError of one line."""
     try:
         yield
-    except (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except _UNFIT as error:
         if isinstance(error, InputError):
             raise
         reason = " ".join(str(error).split())[:200]
@@ -138,7 +138,7 @@ def check_same_run(state: Mapping[str, Any], stated: Mapping[str, Any], folder: 
 
 
 def _fixed(recipe: str) -> dict[str, Any]:
-    tree: dict[str, Any] = yaml.safe_load(recipe)
+    tree: dict[str, Any] = parse_yaml(recipe, "the recipe")
     return {
         section: {key: value for key, value in keys.items() if key not in _FREE.get(section, ())}
         for section, keys in tree.items()

@@ -1,15 +1,15 @@
 """What the entries of a checkpoint are: a file that was made by hand, or by other code, gets one clear line."""
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
+from laplacianformer.training._recipes import parse_yaml
 
 
 def check_form(state: Any, path: Path) -> None:
@@ -38,17 +38,22 @@ def _count(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return limits.finite(value)
 
 
 def _tensors(value: Any) -> bool:
     named = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-    return named and len(value) > 0 and all(isinstance(tensor, Tensor) for tensor in value.values())
+    return named and len(value) > 0 and all(_is_whole(tensor) for tensor in value.values())
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a tensor with its numbers, all of them."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
 
 
 def _sums(value: Any) -> bool:
     return (
-        isinstance(value, Tensor)
+        _is_whole(value)
         and value.dtype == torch.float64
         and value.ndim == 1
         and bool(value.isfinite().all())
@@ -62,8 +67,8 @@ def _seconds(value: Any) -> bool:
 
 def _recipe(value: Any) -> bool:
     try:
-        tree = yaml.safe_load(value) if isinstance(value, str) else None
-    except yaml.YAMLError:
+        tree = parse_yaml(value, "the recipe") if isinstance(value, str) else None
+    except InputError:
         return False
     return isinstance(tree, dict) and all(
         isinstance(name, str) and isinstance(section, dict) and all(isinstance(key, str) for key in section)
@@ -75,10 +80,12 @@ def _optimiser(value: Any) -> bool:
     if not isinstance(value, Mapping) or not isinstance(value.get("state"), Mapping):
         return False
     groups = value.get("param_groups")
+    parts = [part for entry in value["state"].values() if isinstance(entry, Mapping) for part in entry.values()]
     return (
         isinstance(groups, list)
         and all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups)
         and all(isinstance(entry, Mapping) for entry in value["state"].values())
+        and all(_is_whole(part) for part in parts if isinstance(part, Tensor))
     )
 
 

@@ -7,6 +7,7 @@ import csv
 import io
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def _text(rows: list[dict[str, Any]], columns: tuple[str, ...], *, header: bool 
 
 def _is_row(row: dict[Any, Any], columns: tuple[str, ...]) -> bool:
     """Whether it has a step, and a number or nothing in every column."""
-    if not set(row) <= set(columns) or not (row.get("step") or "").isdecimal():
+    if not set(row) <= set(columns) or not re.fullmatch(r"[0-9]{1,18}", row.get("step") or ""):
         return False
     try:
         return all(value == "" or float(value) is not None for value in row.values())

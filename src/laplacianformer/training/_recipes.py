@@ -37,7 +37,7 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
         kinds: types of recipes by the section that only this type has: {"model": Recipe, "detector": DetectionRecipe}.
             A type may have a function `complete` that fills in keys which the file leaves to something else.
     """
-    tree = _parse(_read(name), name)
+    tree = parse_yaml(_read(name), name)
     if not isinstance(tree, dict):
         raise InputError(f"recipe {name}: expected sections such as data: and optimise:, got {type(tree).__name__}")
     stated = set(tree)  # what the file says decides; where it says nothing, the overrides do
@@ -117,7 +117,8 @@ def _refuse_old_name(name: str) -> None:
         )
 
 
-def _parse(text: str, what: str) -> Any:
+def parse_yaml(text: str, what: str) -> Any:
+    """The values of a text, within limits; an InputError says what is wrong with `what`."""
     try:
         tree = yaml.load(text, UniqueKeyLoader)
     except RecursionError:
@@ -157,7 +158,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         tree = tree[section]
         if not isinstance(tree, dict):
             raise InputError(f"override {override!r}: {section} has no keys")
-    tree[key] = _parse(text, f"the value of {path}")
+    tree[key] = parse_yaml(text, f"the value of {path}")
 
 
 def _explain(error: ValidationError, recipe: type) -> str:
