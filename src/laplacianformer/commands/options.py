@@ -16,7 +16,8 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="weights of a classifier (.safetensors; default: those in the package, trained on CIFAR-10)",
+        help="weights of a classifier, for export and demo also of a segmenter (.safetensors; default: those in the "
+        "package, trained on CIFAR-10)",
     )
 
 
