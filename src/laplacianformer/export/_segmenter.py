@@ -37,8 +37,7 @@ def segmenter_differences(loaded: SegmenterWeights, run: Runner) -> Iterator[Dif
 
 
 def _exportable(loaded: SegmenterWeights) -> Segmenter:
-    model = loaded.model
-    assert isinstance(model, Segmenter)
-    if not isinstance(model.maps.model, LaplacianFormer):
-        raise InputError(f"a segmenter on {model.arguments['backbone']} can't be exported: expected a LaplacianFormer")
-    return model
+    if not isinstance(loaded.model.maps.model, LaplacianFormer):
+        backbone = loaded.model.arguments["backbone"]
+        raise InputError(f"a segmenter on {backbone} can't be exported: expected a LaplacianFormer")
+    return loaded.model

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
@@ -28,7 +27,7 @@ from laplacianformer.weights._built import Built, built_metadata, check_built, l
 class SegmenterWeights:
     """A segmenter in evaluation mode and what its file says about it."""
 
-    model: nn.Module
+    model: Segmenter
     labels: Labels
     preparation: Preparation
     metadata: dict[str, str]
@@ -80,6 +79,7 @@ def load_segmenter(path: Path | str) -> SegmenterWeights:
     _, metadata = read_header(path)
     built, labels, preparation = _checked(path, metadata)
     model = load_built(path, built, metadata["architecture"])
+    assert isinstance(model, Segmenter)
     return SegmenterWeights(model, labels, preparation, metadata, path)
 
 
