@@ -95,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     task = "" if arguments.weights is None else weights.stated_task(arguments.weights)
     without.check(arguments, task)
+    if arguments.window is not None and task != "segmentation":
+        raise InputError("--window is for segmenters: these weights are of another task")
     if task == "detection":
         unreadable = _evaluate_detector(arguments)
     elif task == "segmentation":
