@@ -15,7 +15,7 @@ import torch
 from comparing import RESULTS, Builders, Comparison, add_measuring, compare_all, inference_or_training, parser_of
 
 from laplacianformer._util.measuring import Call
-from laplacianformer.detection._backbone import FeatureMaps
+from laplacianformer.training._feature_maps import FeatureMaps
 
 SIZE = (800, 1344)
 BACKBONES: dict[str, dict[str, Any]] = {

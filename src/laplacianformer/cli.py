@@ -20,6 +20,7 @@ from laplacianformer.commands import (
     info,
     predict,
     reproduce,
+    segment,
     terminal,
     train,
 )
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Command] = {
     "eval": evaluate,
     "predict": predict,
     "detect": detect,
+    "segment": segment,
     "export": export,
     "reproduce": reproduce,
 }
@@ -74,7 +76,7 @@ EPILOG = """`laplacianformer COMMAND --help` explains a command, with examples.
 
 exit codes:
   0    success
-  1    some images could not be read: predict, detect and eval name each one
+  1    some images could not be read: predict, detect, segment and eval name each one
   2    input that can't be used: one line says what is wrong with it
   130  interrupted with Ctrl+C"""
 

@@ -164,3 +164,10 @@ def test_an_output_that_is_a_file_is_reported(loaded, data, tmp_path, capsys):
     (tmp_path / "out").touch()
     assert command(loaded, data, tmp_path)[0] == 2
     assert capsys.readouterr().err == f"laplacianformer eval: can't write {tmp_path / 'out'}: Not a directory\n"
+
+
+def test_windows_are_for_segmenters(loaded, data, tmp_path, capsys):
+    code, output = command(loaded, data, tmp_path, "--window", "32")
+    assert code == 2
+    assert "--window is for segmenters" in capsys.readouterr().err
+    assert not output.exists()

@@ -11,11 +11,13 @@ import pytest
 import laplacianformer
 from laplacianformer.cli import COMMANDS
 from laplacianformer.detection import save_detector
+from laplacianformer.segmentation import save_segmenter
 from laplacianformer.weights import save_weights
 from tests.convert.helpers import teacher
 from tests.detection import helpers
 from tests.export.helpers import save_one_stage
 from tests.helpers import CLASSES, picture, save_small
+from tests.segmentation import helpers as segmentation
 from tests.training.helpers import image_folder, write_recipe
 
 CONVERSION = (
@@ -92,6 +94,7 @@ def test_no_command_uses_the_network_or_leaves_files_at_home(tmp_path, environme
     save_one_stage(tmp_path / "stage.safetensors")
     save_weights(tmp_path / "softmax.safetensors", teacher("own", num_classes=2), classes=["a", "b"], metadata={})
     save_detector(tmp_path / "detector.safetensors", helpers.small("retinanet"), classes=["cat", "dog", "owl"])
+    save_segmenter(tmp_path / "segmenter.safetensors", segmentation.small(), labels=segmentation.CLASSES)
     weights = ("--weights", "model.safetensors")
     commands = [
         ("info",),
@@ -99,6 +102,7 @@ def test_no_command_uses_the_network_or_leaves_files_at_home(tmp_path, environme
         ("eval", *weights, "--data", "labelled"),
         ("train", "--recipe", "tiny.yaml"),
         ("detect", "--weights", "detector.safetensors", "image.png"),
+        ("segment", "--weights", "segmenter.safetensors", "image.png"),
         ("convert", "softmax.safetensors", "--data", "images", "--output", "converted.safetensors", *CONVERSION),
         ("export", "--weights", "stage.safetensors", "--format", "onnx", "--int8", "model.onnx"),
         ("reproduce", "gradients", "--quick"),

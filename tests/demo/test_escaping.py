@@ -29,9 +29,9 @@ def save_hostile(path):
 def test_markdown_shows_it_as_it_is():
     page = pytest.importorskip("laplacianformer.demo.page", reason="the page needs gradio", exc_type=ImportError)
     for text in ATTACKS:
-        literal = page._literal(text)
+        literal = page.literal(text)
         assert not set(literal) & set("<>[]()!*`_\\\n\"'")
-    assert page._literal("Zoë 7") == "Zoë 7"
+    assert page.literal("Zoë 7") == "Zoë 7"
 
 
 @pytest.mark.slow

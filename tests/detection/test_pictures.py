@@ -3,7 +3,8 @@
 import numpy as np
 from PIL import Image
 
-from laplacianformer.detection._pictures import COLOURS, Drawn, with_objects
+from laplacianformer.detection._pictures import Drawn, with_objects
+from laplacianformer.plots._pillow import COLOURS
 
 
 def test_masks_boxes_and_labels_are_in_the_right_position() -> None:

@@ -30,6 +30,9 @@ NOT_RUN = {
     "laplacianformer train --recipe imagenet": "needs ImageNet",
     "laplacianformer eval --weights model.safetensors --data 'wds/imagenet:pipe:": "needs the network",
     "laplacianformer train --recipe coco-maskrcnn": "needs COCO",
+    "laplacianformer train --recipe camvid": "needs CamVid",
+    "laplacianformer train --recipe ade20k-fpn": "needs ADE20K",
+    "laplacianformer export --weights runs/shapes-segmentation": "half a minute; see export/test_segmenter.py",
     "laplacianformer convert vit_tiny_patch16_224": "needs weights of timm's hub; see convert/test_run.py",
     "laplacianformer eval --weights vit.safetensors": "needs the file of laplacianformer convert",
     "laplacianformer predict --weights vit.safetensors": "needs the file of laplacianformer convert",
@@ -56,6 +59,10 @@ QUICKER = {
     "train --recipe finetune": SMALL_TRAINING,
     "train --recipe mine.yaml": SMALL_TRAINING,
     "train --recipe lra-": (*SMALL_TRAINING, "data.length=200", "data.shortest=50", "encoder.landmarks=8"),
+    "train --recipe shapes-segmentation": (
+        *("data.shapes_train=4", "data.shapes_val=2", "data.shapes_size=48", "data.crop=[48, 48]", "optimise.epochs=1"),
+        *("optimise.warmup_epochs=0", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),
+    ),
     "train --recipe shapes-maskrcnn": (
         *("data.shapes_train=4", "data.shapes_val=2", "data.shapes_size=48", "data.short_side=[48]"),
         *("data.long_side=64", "optimise.epochs=1", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),

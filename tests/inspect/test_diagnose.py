@@ -30,6 +30,13 @@ def test_one_healthy_row_per_layer_in_order():
     assert "…" not in str(report)
 
 
+def test_a_kernel_of_one_number_has_no_spread():
+    """One image, one head, one token: the standard deviation is not that of a sample."""
+    model = nano(embed_dims=(32, 32, 32, 32), num_heads=(1, 1, 1, 1)).eval()
+    report = laplacianformer.diagnose(model, torch.randn(1, 3, 8, 8))
+    assert (report[-1].tokens, report[-1].kernel_spread) == (1, 0)
+
+
 def test_residual_and_condition_are_those_of_the_layer():
     few = laplacianformer.diagnose(nano(attention_args={"iterations": 1}).eval(), torch.randn(2, 3, 64, 64))
     many = laplacianformer.diagnose(nano(attention_args={"iterations": 30}).eval(), torch.randn(2, 3, 64, 64))

@@ -19,6 +19,7 @@ from laplacianformer.cli import main
 from laplacianformer.convert import ConvertRecipe
 from laplacianformer.detection import DetectionRecipe
 from laplacianformer.detection import load_recipe as load_detection
+from laplacianformer.segmentation import SegmentationRecipe
 from laplacianformer.sequences import SequenceEncoder, SequenceRecipe
 from laplacianformer.sequences import load_recipe as load_sequences
 from laplacianformer.training import _recipes as recipes
@@ -28,12 +29,14 @@ SIZES = ("tiny", "small", "medium", "large", "huge")
 COCO = ["coco-maskrcnn", "coco-retinanet"]
 CLASSIFICATION = ["digits", "cifar10", "ablation", "probe", "fashion-mnist", "imagenet", "finetune"]
 DETECTION = [*COCO, "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
+SEGMENTATION = ["shapes-segmentation", "camvid", "ade20k-fpn", "cityscapes-upernet"]
 SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval"]
 CONVERSION = ["convert-vit", "convert-pvt"]
 FAMILIES = ["imagenet", *COCO]
 KINDS: dict[str, Any] = {
     "model": Recipe,
     "detector": DetectionRecipe,
+    "segmenter": SegmentationRecipe,
     "encoder": SequenceRecipe,
     "teacher": ConvertRecipe,
 }
@@ -59,14 +62,17 @@ def sized(family: str, size: str) -> Any:
 
 
 def test_every_promised_recipe_is_there() -> None:
-    assert set(recipes.names()) == {*CLASSIFICATION, *DETECTION, *SEQUENCES, *CONVERSION}
+    assert set(recipes.names()) == {*CLASSIFICATION, *DETECTION, *SEGMENTATION, *SEQUENCES, *CONVERSION}
 
 
-@pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION, *SEQUENCES, *CONVERSION])
+@pytest.mark.parametrize("name", [*CLASSIFICATION, *DETECTION, *SEGMENTATION, *SEQUENCES, *CONVERSION])
 def test_every_recipe_loads_and_its_head_states_result_launch_and_time(name: str) -> None:
     recipe = recipes.load(name, KINDS, ["model.weights=laplacianformer_nano"] if name == "finetune" else [])
     if name in SEQUENCES:
         assert isinstance(recipe, SequenceRecipe)
+    elif name in SEGMENTATION:
+        assert isinstance(recipe, SegmentationRecipe)
+        assert timm.is_model(recipe.segmenter.backbone)
     elif name in CONVERSION:
         assert isinstance(recipe, ConvertRecipe)
         assert timm.is_model(recipe.teacher.name)
@@ -278,5 +284,5 @@ def test_a_file_without_a_model_takes_it_from_the_overrides(tmp_path: Path) -> N
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(tree))
     assert recipes.load(str(path), KINDS, ["model.name=laplacianformer_nano"]).model.name == "laplacianformer_nano"
-    with pytest.raises(InputError, match="expected a section model: or detector: or encoder:"):
+    with pytest.raises(InputError, match="expected a section model: or detector: or segmenter: or encoder:"):
         recipes.load(str(path), KINDS)

@@ -5,19 +5,25 @@ import signal
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options, terminal
+
+if TYPE_CHECKING:
+    from laplacianformer.demo.explorer import Explorer
+    from laplacianformer.demo.painter import Painter
 
 SUMMARY = "a local web page: classes and attention of your images"
 DESCRIPTION = (
     "Serves a page on this computer alone: upload an image to see its classes, click on it to see what that token "
     "attends to in any layer and head, with another lambda, and with the Gaussian kernel and softmax for comparison. "
-    "It needs no network, and leaves no files."
+    "With weights of a segmenter, it shows the class of every pixel. It needs no network, and leaves no files."
 )
 EPILOG = """examples:
   laplacianformer demo
   laplacianformer demo --weights runs/cifar10/model.safetensors --port 8000
+  laplacianformer demo --weights runs/camvid/model.safetensors
 
 It needs gradio: pip install 'laplacianformer[page]'. Ctrl+C ends it."""
 
@@ -34,17 +40,31 @@ def run(arguments: argparse.Namespace) -> None:
     if missing:
         raise InputError(f"the page needs {' and '.join(missing)}: pip install 'laplacianformer[page]'")
 
-    from laplacianformer.demo.explorer import Explorer
     from laplacianformer.demo.server import check_port, serve
 
     if arguments.port is not None:
         check_port(arguments.port)  # before anything is loaded
-    explorer = Explorer(options.load_classifier(arguments.weights))
-    explorer.analyse_example(explorer.examples[0])  # weights that can't be used fail here, not on the page
+    explorer = _explorer(arguments)
     _end_as_by_interrupt()
     with suppress(KeyboardInterrupt), serve(explorer, arguments.port) as address:
         terminal.note(f"The page is at {address} (Ctrl+C ends it)")
         threading.Event().wait()
+
+
+def _explorer(arguments: argparse.Namespace) -> "Explorer | Painter":
+    """What the page shows, after a first image: weights that can't be used fail here, not on the page."""
+    from laplacianformer.demo.explorer import Explorer
+    from laplacianformer.demo.painter import Painter
+    from laplacianformer.segmentation import load_segmenter
+    from laplacianformer.weights import stated_task
+
+    if arguments.weights is not None and stated_task(arguments.weights) == "segmentation":
+        painter = Painter(load_segmenter(arguments.weights))
+        painter.paint_example(painter.examples[0])
+        return painter
+    explorer = Explorer(options.load_classifier(arguments.weights))
+    explorer.analyse_example(explorer.examples[0])
+    return explorer
 
 
 def _end_as_by_interrupt() -> None:

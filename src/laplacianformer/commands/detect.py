@@ -51,8 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     from laplacianformer._util.files import UnusedPaths, write_json
     from laplacianformer.data import _images as images
     from laplacianformer.detection._inference import detect
-    from laplacianformer.detection._pictures import Drawn, save, with_objects
+    from laplacianformer.detection._pictures import Drawn, with_objects
     from laplacianformer.detection._weights import load_detector
+    from laplacianformer.plots._pillow import save
 
     loaded = load_detector(arguments.weights)
     written, failures = [], []

@@ -1,4 +1,4 @@
-"""`laplacianformer eval`: accuracy and speed of a classifier, a detector or a sequence encoder on labelled data."""
+"""`laplacianformer eval`: accuracy and speed of a model of any task on labelled data."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, sequences, tables, terminal, without
+from laplacianformer.commands import options, segmentation, sequences, tables, terminal, without
 
 if TYPE_CHECKING:
     from laplacianformer.classification._evaluation import Evaluation
@@ -20,8 +20,9 @@ SUMMARY = "accuracy and speed of weights on labelled images or sequences"
 DESCRIPTION = (
     "Prints top-1 and top-5 (with six classes or more), the accuracy of each class and images per second, and writes "
     "them to eval.json, with the confusion matrix in confusion.png. For a detector: COCO's twelve numbers of boxes and "
-    "masks, with some of the images in detections.png. For a sequence encoder: accuracy, also of each class, and "
-    "sequences per second, in eval.json and confusion.png."
+    "masks, with some of the images in detections.png. For a segmenter: intersection over union, also of each class, "
+    "and pixel accuracy, with some of the images in segmentation.png. For a sequence encoder: accuracy, also of each "
+    "class, and sequences per second, in eval.json and confusion.png."
 )
 EPILOG = """examples:
   laplacianformer eval --weights runs/demo/model.safetensors --data digits/test
@@ -31,6 +32,7 @@ EPILOG = """examples:
   laplacianformer eval --data cifar10/ --without-attention off --layers stages.2 stages.3
   laplacianformer eval --weights detector.safetensors --data coco/
   laplacianformer eval --weights runs/shapes-maskrcnn/model.safetensors --data shapes
+  laplacianformer eval --weights runs/camvid/model.safetensors --data camvid/ --split test
   laplacianformer eval --weights runs/lra-listops/model.safetensors --data listops --split test
   laplacianformer eval --weights runs/lra-text/model.safetensors --data imdb/
 
@@ -44,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="weights of a classifier, a detector or a sequence encoder (.safetensors; default: the classifier in the "
-        "package)",
+        help="weights of a classifier, a detector, a segmenter or a sequence encoder (.safetensors; default: the "
+        "classifier in the package)",
     )
     parser.add_argument(
         "--data",
@@ -82,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that read images (default: %(default)s)",
     )
+    options.add_window(parser)
     without.add_arguments(parser)
     options.add_device(parser)
 
@@ -92,8 +95,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     task = "" if arguments.weights is None else weights.stated_task(arguments.weights)
     without.check(arguments, task)
+    if arguments.window is not None and task != "segmentation":
+        raise InputError("--window is for segmenters: these weights are of another task")
     if task == "detection":
         unreadable = _evaluate_detector(arguments)
+    elif task == "segmentation":
+        unreadable = segmentation.evaluate(arguments)
     elif task == "sequences":
         unreadable = sequences.evaluate(arguments)
     else:

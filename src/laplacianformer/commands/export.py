@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     from laplacianformer.export._check import Difference
     from laplacianformer.weights import Weights
 
-SUMMARY = "write a classifier to a file that runs without this package"
+SUMMARY = "write a classifier or a segmenter to a file that runs without this package"
 DESCRIPTION = (
     "Writes ONNX, or a compiled package of AOTInductor, for any batch, height and width. What was written is compared "
     "with the model at several sizes, and is kept only if it computes the same. Or writes a folder with weights, "
-    "config and model card, which timm loads."
+    "config and model card, which timm loads. Segmenters are written as ONNX."
 )
 EPILOG = """examples:
   laplacianformer export --weights model.safetensors --format onnx model.onnx
   laplacianformer export --weights model.safetensors --format onnx --int8 --data cifar10/ small.onnx
   laplacianformer export --weights model.safetensors --format pt2 --size 224 224 model.pt2
-  laplacianformer export --weights model.safetensors --format hf my-model"""
+  laplacianformer export --weights model.safetensors --format hf my-model
+  laplacianformer export --weights runs/camvid/model.safetensors --format onnx streets.onnx"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +50,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from laplacianformer.weights import stated_task
+
     _check(arguments)
-    if arguments.format == "hf":
+    if arguments.weights is not None and stated_task(arguments.weights) == "segmentation":
+        _write_segmenter(arguments)
+    elif arguments.format == "hf":
         from laplacianformer.export._card import write_folder
 
         write_folder(options.load_classifier(arguments.weights), arguments.output)
         terminal.show(f"Saved: {arguments.output}: config.json, model.safetensors, README.md")
     else:
         _write_file(arguments)
+
+
+def _write_segmenter(arguments: argparse.Namespace) -> None:
+    from laplacianformer._util import files
+    from laplacianformer.export import export_segmenter, segmenter_differences
+    from laplacianformer.segmentation import load_segmenter
+
+    if arguments.format != "onnx" or arguments.int8 or arguments.data is not None:
+        raise InputError("a segmenter is exported with --format onnx, without --int8 and --data")
+    files.check_file(arguments.output)
+    loaded = load_segmenter(arguments.weights)
+    written = export_segmenter(loaded)
+    _check_differences(arguments, list(segmenter_differences(loaded, written.run)), int8=False)
+    _save(arguments, written.file)
 
 
 def _write_file(arguments: argparse.Namespace) -> None:
@@ -70,14 +89,7 @@ def _write_file(arguments: argparse.Namespace) -> None:
         _check_data(arguments, loaded)
     size = arguments.size and tuple(arguments.size)
     written = exported.export_model(loaded, arguments.format, int8=arguments.int8, size=size)
-    tolerance = exported.tolerance(int8=arguments.int8)
-    measured = list(differences(loaded, written.run, size))
-    terminal.show(_table(measured, tolerance))
-    largest = max(difference.relative for difference in measured)
-    if not all(difference.relative <= tolerance for difference in measured):  # NaN is not
-        raise InputError(
-            f"{arguments.output} was not written: it differs by {largest:.1e} from the model, more than {tolerance}"
-        )
+    _check_differences(arguments, list(differences(loaded, written.run, size)), int8=arguments.int8)
     if arguments.data is not None:
         change = compare_accuracy(loaded, written.run, arguments.data, allow_pipes=arguments.allow_pipes)
         points = 100 * (change.export - change.model)
@@ -85,9 +97,28 @@ def _write_file(arguments: argparse.Namespace) -> None:
             f"top-1 of the model: {100 * change.model:.2f} % of {change.images:,} images",
             f"top-1 of the export: {100 * change.export:.2f} %, a change of {points:+.2f} points",
         )
+    _save(arguments, written.file)
+
+
+def _check_differences(arguments: argparse.Namespace, measured: Sequence["Difference"], *, int8: bool) -> None:
+    """Show how far an export is from its model, and raise if it is too far."""
+    from laplacianformer.export import tolerance
+
+    allowed = tolerance(int8=int8)
+    terminal.show(_table(measured, allowed))
+    if not all(difference.relative <= allowed for difference in measured):  # NaN is not
+        largest = max(difference.relative for difference in measured)
+        raise InputError(
+            f"{arguments.output} was not written: it differs by {largest:.1e} from the model, more than {allowed}"
+        )
+
+
+def _save(arguments: argparse.Namespace, data: bytes) -> None:
+    from laplacianformer._util import files
+
     with files.replacing(arguments.output) as file:
-        file.write(written.file)
-    terminal.show(f"Saved: {arguments.output} ({len(written.file) / 1e6:.1f} MB)")
+        file.write(data)
+    terminal.show(f"Saved: {arguments.output} ({len(data) / 1e6:.1f} MB)")
 
 
 def _check(arguments: argparse.Namespace) -> None:

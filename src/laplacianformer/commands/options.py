@@ -16,7 +16,8 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="weights of a classifier (.safetensors; default: those in the package, trained on CIFAR-10)",
+        help="weights of a classifier, for export and demo also of a segmenter (.safetensors; default: those in the "
+        "package, trained on CIFAR-10)",
     )
 
 
@@ -50,6 +51,16 @@ def add_images(parser: argparse.ArgumentParser) -> None:
     collect_rest(parser, "images")
 
 
+def add_window(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--window",
+        type=window,
+        metavar="PIXELS",
+        help="for segmenters: look at images in square windows of this side, which takes less memory; 0: at the whole "
+        "image (default: as the weights say)",
+    )
+
+
 def collect_rest(parser: argparse.ArgumentParser, name: str) -> None:
     """Let positional arguments also follow an option, which argparse alone rejects: they are added to this list."""
     parser.set_defaults(rest=name)
@@ -73,6 +84,11 @@ def workers(text: str) -> int:
 def side(text: str) -> int:
     """Of an image, in pixels."""
     return _whole(text, MOST_SIDE)
+
+
+def window(text: str) -> int:
+    """A side, or 0 for none."""
+    return 0 if text == "0" else side(text)
 
 
 def _whole(text: str, most: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from laplacianformer._util.errors import InputError
 from laplacianformer.commands import options
 
-SUMMARY = "train a classifier, a detector or a sequence encoder from a recipe"
+SUMMARY = "train a classifier, a detector, a segmenter or a sequence encoder from a recipe"
 DESCRIPTION = (
     "Trains as a recipe says: one of the package, or a .yaml file. Under torchrun or SLURM, the same command starts "
     "every process. An interrupted run continues with --resume."
@@ -22,6 +22,8 @@ EPILOG = """examples:
   laplacianformer train --recipe finetune --data DIR --weights laplacianformer_nano
   laplacianformer train --recipe finetune --data DIR --weights model.safetensors data.size=64 model.frozen_stages=2
   laplacianformer train --recipe shapes-maskrcnn
+  laplacianformer train --recipe shapes-segmentation
+  laplacianformer train --recipe camvid --data camvid/
   laplacianformer train --recipe lra-listops encoder.attention=softmax 'encoder.attention_args={}'
   laplacianformer train --recipe lra-text --data imdb/
   torchrun --nproc-per-node 8 -m laplacianformer train --recipe imagenet --data imagenet/"""
@@ -106,12 +108,13 @@ def check_pipes(data: str | None) -> None:
 
 def _tasks() -> dict[str, tuple[type[Any], Callable[..., Any]]]:
     """Every task by the section that only its recipes have: the type of its recipes, and what trains one."""
-    from laplacianformer import classification, convert, detection, sequences
+    from laplacianformer import classification, convert, detection, segmentation, sequences
 
     return {
         "teacher": (convert.ConvertRecipe, convert.train),
         "model": (classification.Recipe, classification.train),
         "detector": (detection.DetectionRecipe, detection.train),
+        "segmenter": (segmentation.SegmentationRecipe, segmentation.train),
         "encoder": (sequences.SequenceRecipe, sequences.train),
     }
 

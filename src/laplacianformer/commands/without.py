@@ -32,8 +32,9 @@ def check(arguments: argparse.Namespace, task: str) -> None:
     """Refuse options that don't go together, before anything is read."""
     if arguments.layers and not arguments.without_attention:
         raise InputError("--layers says where --without-attention mean or off replaces attention: give both")
-    if arguments.without_attention and task == "detection":
-        raise InputError("--without-attention is for classifiers and sequence encoders: these weights are a detector's")
+    if arguments.without_attention and task in ("detection", "segmentation"):
+        owner = "detector" if task == "detection" else "segmenter"
+        raise InputError(f"--without-attention is for classifiers and sequence encoders: these weights are a {owner}'s")
 
 
 class Replacement:

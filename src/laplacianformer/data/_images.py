@@ -22,7 +22,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.limits import MOST_PIXELS
 from laplacianformer.data._walk import list_files, matching, warn_left_out
 
-_SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _PROGRAMS = frozenset({"EPS", "WMF", "EMF"})  # Pillow would run them, with Ghostscript or Windows
 _PHOTOMETRIC, _YCBCR = TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 6  # a tag of TIFF, and one of its values
 _BITS = TiffImagePlugin.BITSPERSAMPLE
@@ -77,13 +77,13 @@ def _matches(pattern: str, *, warn: bool) -> Iterator[tuple[Path, str]]:
 
 
 def _in_folder(folder: Path, *, warn: bool) -> Iterator[tuple[Path, str]]:
-    listing = list_files(folder, _SUFFIXES, hidden=False)
+    listing = list_files(folder, SUFFIXES, hidden=False)
     if warn:
         listing.warn(folder)
     yield from ((path, "") for path in sorted(map(Path, listing.files)))
     yield from ((Path(path), f"can't be listed: {reason}") for path, reason in sorted(listing.unreadable))
     if not listing.files and not listing.unreadable:
-        yield folder, f"no images in this folder (looked for {', '.join(sorted(_SUFFIXES))})"
+        yield folder, f"no images in this folder (looked for {', '.join(sorted(SUFFIXES))})"
 
 
 def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Image.Image:
@@ -125,7 +125,7 @@ def _opened(file: IO[bytes]) -> Image.Image:
     return image
 
 
-def _check_size(width: int, height: int) -> None:
+def check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         raise InputError(f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first")
     if max(width, height) > _MOST_ELONGATED * min(width, height):
@@ -136,7 +136,7 @@ def _check_size(width: int, height: int) -> None:
 
 def _flat(image: Image.Image, *, upright: bool) -> Image.Image:
     """Three channels of 8 bits, no transparency."""
-    _check_size(*image.size)
+    check_size(*image.size)
     wide = isinstance(image, TiffImagePlugin.TiffImageFile) and max(image.tag_v2.get(_BITS, (1,))) > 16
     if wide and image.mode == "I":
         raise InputError("its pixels are numbers of more than 16 bits, of unknown range: save it with 8 or 16 bits")

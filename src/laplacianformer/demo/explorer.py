@@ -56,11 +56,7 @@ class Explorer:
 
     def analyse_upload(self, path: Path) -> Analysis:
         """The same for a file of somebody else, which may be small and still take gigabytes to decode."""
-        width, height = _stated_size(path)
-        if width * height > MOST_PIXELS:
-            raise InputError(
-                f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first"
-            )
+        check_upload(path)
         return self.analyse(path)
 
     def analyse_example(self, name: str) -> Analysis:
@@ -118,6 +114,13 @@ class Explorer:
         if analysis.layer_inputs[layer].is_exact:
             return f"{tokens}, each its own landmark: nothing to solve"
         return f"{tokens}, {landmarks[0]} x {landmarks[1]} landmarks, the means of the keys in the cells of the grid"
+
+
+def check_upload(path: Path) -> None:
+    """Refuse an image whose header states more pixels than anyone should wait for."""
+    width, height = _stated_size(path)
+    if width * height > MOST_PIXELS:
+        raise InputError(f"{width} x {height} pixels, more than {MOST_PIXELS / 1e6:.0f} million: make it smaller first")
 
 
 def _stated_size(path: Path) -> tuple[int, int]:

@@ -212,7 +212,7 @@ def _open(explorer: Explorer) -> Any:
             return explorer.analyse_upload(Path(path)), CENTRE, "", None
         except InputError as error:
             gr.Warning(f"This file was rejected: {html.escape(printable(error))}.")
-            said = f"**This file was rejected:** {_literal(error)}. The last image is still shown."
+            said = f"**This file was rejected:** {literal(error)}. The last image is still shown."
             return gr.skip(), gr.skip(), said, None
 
     return opened
@@ -226,13 +226,13 @@ def _clicked_point(analysis: Analysis, event: gr.SelectData) -> Point:
 # ---- texts ----
 
 
-def _literal(text: object) -> str:
+def literal(text: object) -> str:
     """Text of a weights file or about an image as it is: in Markdown it could name an image to be fetched."""
     return re.sub(r"[^\w ]|_", lambda found: f"&#{ord(found[0])};", printable(text))
 
 
 def _heading(explorer: Explorer) -> str:
-    stated = _literal(origin(explorer.loaded))
+    stated = literal(origin(explorer.loaded))
     return (
         "# LaplacianFormer: what it sees, and what it attends to\n"
         f"{stated}. It knows {len(explorer.loaded.classes)} classes, and assigns anything "

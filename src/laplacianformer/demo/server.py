@@ -10,17 +10,19 @@ from pathlib import Path
 from laplacianformer._util.errors import InputError
 from laplacianformer.demo.explorer import Explorer
 from laplacianformer.demo.folders import own_folder
+from laplacianformer.demo.painter import Painter
 
 HOST = "127.0.0.1"
 
 
 @contextmanager
-def serve(explorer: Explorer, port: int | None = None) -> Iterator[str]:
+def serve(explorer: Explorer | Painter, port: int | None = None) -> Iterator[str]:
     """A block during which the page is served at the returned address. All its files are in one temporary folder."""
     with own_folder() as folder, _local_environment(folder):
-        from laplacianformer.demo import guard, page  # not earlier: gradio reads the environment when it is imported
+        # Not earlier: gradio reads the environment when it is imported.
+        from laplacianformer.demo import guard, page, segmentation_page
 
-        blocks = page.build(explorer)
+        blocks = segmentation_page.build(explorer) if isinstance(explorer, Painter) else page.build(explorer)
         try:
             blocks.launch(
                 server_name=HOST,

@@ -1,84 +1,16 @@
-"""A timm model as the backbone of a detector: feature maps of the wanted strides, and a feature pyramid over them."""
+"""Feature maps with a feature pyramid over them: what torchvision's detectors call a backbone."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import timm
 import torch
-from timm.layers import Format
 from torch import Tensor, nn
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock
 
-from laplacianformer.model import LaplacianFormer
-from laplacianformer.training._frozen import freeze_stages, freeze_statistics
-
-
-class FeatureMaps(nn.Module):
-    """The last feature map of each stride from `least` to `most` pixels that a timm model has, as (B, C, H, W).
-
-    Args:
-        frozen_stages: number of feature maps, from the first, that don't train, with everything that they depend on: no
-            gradients, no statistics.
-        frozen_statistics: whitening and batch norm use their running statistics in training too, and don't update them.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        least: int,
-        most: int,
-        *,
-        frozen_stages: int = 0,
-        frozen_statistics: bool = False,
-    ) -> None:
-        super().__init__()
-        self.body, self.wanted = _create(name, arguments, least, most)
-        info = self.body.feature_info
-        self.strides = [info.reduction()[index] for index in self.wanted]
-        self.channels = [info.channels()[index] for index in self.wanted]
-        self.channels_last = getattr(self.body, "output_fmt", Format.NCHW) == Format.NHWC
-        freeze_stages(self.model, info.module_name(), frozen_stages, name)
-        if frozen_statistics:
-            freeze_statistics(self.body)
-
-    def forward(self, images: Tensor, mask: Tensor | None = None) -> "OrderedDict[str, Tensor]":
-        """`mask` (B, H, W) is True where a pixel belongs to the image; only LaplacianFormer knows one."""
-        if mask is not None and isinstance(self.model, LaplacianFormer):
-            options = {"indices": self.body.out_indices, "norm": self.body.norm, "intermediates_only": True}
-            maps: Any = self.model.forward_intermediates(images, mask=mask, **options)
-        else:
-            maps = self.body(images)
-        chosen = [maps[index] for index in self.wanted]
-        if self.channels_last:
-            chosen = [features.permute(0, 3, 1, 2).contiguous() for features in chosen]
-        return OrderedDict((str(level), features) for level, features in enumerate(chosen))
-
-    @property
-    def model(self) -> nn.Module:
-        """The timm model itself, inside the wrapper that some have."""
-        inner = getattr(self.body, "model", self.body)
-        assert isinstance(inner, nn.Module)
-        return inner
-
-
-def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> tuple[Any, list[int]]:
-    """The model, without what comes after the last wanted feature map, and the indices of the wanted ones."""
-    body: Any = timm.create_model(name, features_only=True, **arguments)
-    found = body.feature_info.reduction()
-    wanted = [
-        index for index, stride in enumerate(found) if least <= stride <= most and stride not in found[index + 1 :]
-    ]
-    if not wanted:
-        raise ValueError(f"{name} has feature maps of strides {found}: expected one from {least} to {most}")
-    if wanted[-1] < len(found) - 1:
-        taken = tuple(body.feature_info.out_indices[: wanted[-1] + 1])
-        body = timm.create_model(name, features_only=True, **{**arguments, "out_indices": taken})
-    return body, wanted
+from laplacianformer.training._feature_maps import FeatureMaps
 
 
 class FeaturePyramid(nn.Module):

@@ -12,7 +12,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 from torchvision.models.detection import MaskRCNN, RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -22,11 +21,20 @@ from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
-from laplacianformer.detection._backbone import FeatureMaps, FeaturePyramid, note_padding
-from laplacianformer.detection._start import load_start
+from laplacianformer.detection._backbone import FeaturePyramid, note_padding
+from laplacianformer.training._backbone_start import load_start
+from laplacianformer.training._feature_maps import FeatureMaps
+from laplacianformer.training._feature_maps import parameter_groups as backbone_groups
 
 _RATIOS = (0.5, 1.0, 2.0)  # height over width of the anchors
 _OCTAVES = (1.0, 2 ** (1 / 3), 2 ** (2 / 3))  # sizes of RetinaNet's anchors within a level
+
+# Layers with one output per class: they keep their random weights if a file to start from has other classes.
+_PER_CLASS = (
+    "roi_heads.box_predictor.",
+    "roi_heads.mask_predictor.mask_fcn_logits.",
+    "head.classification_head.cls_log",
+)
 
 Arguments = ParamSpec("Arguments")
 Model = TypeVar("Model", MaskRCNN, RetinaNet)
@@ -45,7 +53,7 @@ def _builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
         del arguments["options"]
         model.detector, model.arguments = build.__name__, arguments
         if weights is not None:
-            load_start(model, Path(weights))
+            load_start(model, Path(weights), "detection", model.backbone.maps, _PER_CLASS)
         return model
 
     return built
@@ -172,20 +180,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups of parameters for an optimiser: no weight decay on norms and biases, and in the backbone a learning rate
     that shrinks by the factor `layer_decay` per layer towards the input (`lr_scale`, which timm's schedules apply)."""
-    if layer_decay == 1:
-        return param_groups_weight_decay(model, weight_decay)
-    backbone = model.backbone.maps.model
-    if not hasattr(backbone, "group_matcher"):
-        raise ValueError(f"layer_decay={layer_decay}: the features of {model.arguments['backbone']} have no layers")
-    inside = {id(parameter) for parameter in backbone.parameters()}
-    rest = nn.ParameterDict()
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in inside:
-            rest[name.replace(".", "_")] = parameter
-    return [
-        *param_groups_layer_decay(backbone, weight_decay, layer_decay=layer_decay),
-        *param_groups_weight_decay(rest, weight_decay),
-    ]
+    return backbone_groups(model, model.backbone.maps, weight_decay, layer_decay)
 
 
 def _known(kind: type[nn.Module], options: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.detection._batches import HeldOut, held_out_pictures
 from laplacianformer.detection._coco import CocoImages, Split, open_coco
 from laplacianformer.detection._find import Prediction, find_objects
-from laplacianformer.detection._pictures import Drawn, draw_sheet, with_objects
+from laplacianformer.detection._pictures import Drawn, with_objects
 from laplacianformer.detection._recipe import DetectionData
 from laplacianformer.detection._scores import Scores, as_results, coco_scores
 from laplacianformer.detection._weights import DetectorWeights
+from laplacianformer.plots._pillow import draw_sheet
 
 SPLITS: dict[str, Split] = {"train": "train", **dict.fromkeys(("validation", "val", "valid", "eval", "test"), "val")}
 EXAMPLES = 5  # images on the sheet

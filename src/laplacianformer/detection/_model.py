@@ -1,6 +1,5 @@
 """What a recipe asks for: the detector, and the groups of its parameters."""
 
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -9,14 +8,16 @@ from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer.detection._builders import BUILDERS, parameter_groups
 from laplacianformer.detection._recipe import DetectionOptimise, DetectionRecipe
-from laplacianformer.weights._start import start_file
+from laplacianformer.training._backbone_start import backbone_start
 
 
 def create_detector(recipe: DetectionRecipe, num_classes: int) -> nn.Module:
     """The detector, with the weights that training starts from."""
     detector, data = recipe.detector, recipe.data
     build = BUILDERS[detector.name]
-    backbone, weights, arguments = _start(recipe)
+    backbone, weights, arguments = backbone_start(
+        "detector", detector.backbone, detector.weights, detector.backbone_args
+    )
     try:
         model: nn.Module = build(
             backbone,
@@ -37,17 +38,6 @@ def create_detector(recipe: DetectionRecipe, num_classes: int) -> nn.Module:
         what = f"{detector.name} on {limits.one_line(detector.backbone)}"
         raise InputError(f"can't create the detector {what}: {limits.reason(error)}") from None
     return model
-
-
-def _start(recipe: DetectionRecipe) -> tuple[str, Path | None, dict[str, Any]]:
-    """Backbone, weights file and arguments of the backbone: timm loads weights that it downloads by itself."""
-    name, weights, arguments = recipe.detector.backbone, recipe.detector.weights, recipe.detector.backbone_args
-    path = start_file(weights) if weights is not None else None
-    if weights is None or path is not None:
-        return name, path, arguments
-    if weights.partition(".")[0] != name.partition(".")[0]:
-        raise InputError(f"detector.weights={weights} are those of another model than detector.backbone={name}")
-    return weights, None, {**arguments, "pretrained": True}
 
 
 def create_parameter_groups(model: Any, optimise: DetectionOptimise) -> list[dict[str, Any]]:

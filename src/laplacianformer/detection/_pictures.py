@@ -3,21 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageFilter
 
-from laplacianformer._util.files import replacing
 from laplacianformer._util.text import printable
+from laplacianformer.plots._pillow import COLOURS, font_of
 
-# From Okabe and Ito's palette, in an order in which neighbours differ clearly.
-COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167), (0, 114, 178))
 Rectangle = tuple[float, float, float, float]  # x0, y0, x1, y1
 LEAST_SIDE = 480  # pixels of the shorter side; labels on smaller images can't be read
 MASK_OPACITY = 0.45
-GAP = 8  # pixels between the images of a sheet
 
 
 @dataclass(frozen=True)
@@ -49,28 +45,6 @@ def with_objects(image: Image.Image, objects: Sequence[Drawn], least_side: int =
     return canvas
 
 
-def draw_sheet(rows: Sequence[Sequence[Image.Image]], titles: Sequence[str], path: Path, height: int) -> None:
-    """Rows of images of one height, with the title of each row to its left; written as PNG."""
-    scaled = [[image.resize((round(image.width * height / image.height), height)) for image in row] for row in rows]
-    font = _font(18)
-    margin = round(max(font.getlength(title) for title in titles)) + 2 * GAP
-    widths = [max(row[column].width for row in scaled) for column in range(len(scaled[0]))]
-    canvas = Image.new("RGB", (margin + sum(widths) + GAP * len(widths), len(rows) * (height + GAP) + GAP), "white")
-    for index, (title, row) in enumerate(zip(titles, scaled, strict=True)):
-        top, left = GAP + index * (height + GAP), margin
-        ImageDraw.Draw(canvas).text((GAP, top + height / 2), title, "black", font, anchor="lm")
-        for image, width in zip(row, widths, strict=True):
-            canvas.paste(image, (left, top))
-            left += width + GAP
-    save(canvas, path)
-
-
-def save(image: Image.Image, path: Path) -> None:
-    """As PNG, whole or not at all."""
-    with replacing(path) as file:
-        image.save(file, format="PNG")
-
-
 def _with_mask(
     canvas: Image.Image, mask: np.ndarray[Any, np.dtype[np.bool_]], colour: tuple[int, int, int], line: int
 ) -> Image.Image:
@@ -92,7 +66,7 @@ def _draw_label(
     occupied: list[Rectangle],
 ) -> None:
     """The label on a plate above the box; inside or below the box where that would leave the image or cover a plate."""
-    font = _font(max(12, round(min(canvas.size) / 32)))
+    font = font_of(max(12, round(min(canvas.size) / 32)))
     draw = ImageDraw.Draw(canvas)
     left, top, right, bottom = draw.textbbox((0, 0), label, font)
     width, height = right - left + 2 * line + 2, bottom - top + 2 * line + 2
@@ -108,7 +82,3 @@ def _draw_label(
 
 def _overlap(a: Rectangle, b: Rectangle) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _font(size: int) -> Any:
-    return ImageFont.load_default(size)

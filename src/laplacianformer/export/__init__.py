@@ -1,4 +1,4 @@
-"""A trained classifier for use without this package: ONNX, compiled packages, and folders for timm.
+"""A trained classifier or segmenter for use without this package: ONNX, compiled packages, and folders for timm.
 
 ONNX needs `pip install 'laplacianformer[export]'`: its modules are imported when they are used.
 """
@@ -6,6 +6,7 @@ ONNX needs `pip install 'laplacianformer[export]'`: its modules are imported whe
 from laplacianformer.export._card import write_folder
 from laplacianformer.export._check import AccuracyChange, Difference, Runner, compare_accuracy, differences
 from laplacianformer.export._exported import Exported, Format, export_model, tolerance
+from laplacianformer.export._segmenter import export_segmenter, segmenter_differences
 
 __all__ = [
     "AccuracyChange",
@@ -16,6 +17,8 @@ __all__ = [
     "compare_accuracy",
     "differences",
     "export_model",
+    "export_segmenter",
+    "segmenter_differences",
     "tolerance",
     "write_folder",
 ]

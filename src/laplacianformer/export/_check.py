@@ -34,8 +34,12 @@ def differences(loaded: Weights, run: Runner, size: tuple[int, int] | None = Non
         rows, columns = size or (max(rows, least), max(columns, least))
         images = torch.randn(batch, channels, rows, columns, generator=generator)
         expected = loaded.model(images)
-        relative = float((run(images) - expected).abs().max() / expected.abs().max())
-        yield Difference(tuple(images.shape), relative)
+        yield Difference(tuple(images.shape), relative_difference(run(images), expected))
+
+
+def relative_difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest output."""
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A model as one ONNX file for every batch, and every size that the model takes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir
@@ -23,10 +23,17 @@ FLOAT = 1  # in ONNX's numbering of types
 MOST_FOLDED = 1 << 30  # transposed weights of any size
 
 
-def to_onnx(model: Any, metadata: Mapping[str, str], size: tuple[int, int] | None = None) -> bytes:
+def to_onnx(
+    model: Any,
+    metadata: Mapping[str, str],
+    size: tuple[int, int] | None = None,
+    outputs: Sequence[int | str] | None = None,
+) -> bytes:
     """The bytes of the file: `images` (batch, channels, height, width) to `logits`, with the metadata as properties.
 
-    size: the only height and width; None for any.
+    Args:
+        size: the only height and width; None for any.
+        outputs: the shape of the logits of one image; None: one number per class.
     """
     program = trace(model, size)
     check_operators(program, TRANSLATIONS)
@@ -43,7 +50,7 @@ def to_onnx(model: Any, metadata: Mapping[str, str], size: tuple[int, int] | Non
     assert exported is not None
     written = _tidied(exported.model)
     written.graph.inputs[0].shape = onnx_ir.Shape(["batch", channels(model), *(size or ("height", "width"))])
-    written.graph.outputs[0].shape = onnx_ir.Shape(["batch", model.num_classes])
+    written.graph.outputs[0].shape = onnx_ir.Shape(["batch", *(outputs or [model.num_classes])])
     written.metadata_props.update(metadata)
     return onnx_ir.to_proto(written).SerializeToString()
 
@@ -127,6 +134,26 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     return op.Mul(op.Mul(x, twice_cdf), _number(0.5))
 
 
+def _adaptive_average(x: Any, output_size: Sequence[int]) -> Any:
+    """Means over cells that may overlap by a row or a column, as a product with a matrix along each axis: ONNX has none
+    for lengths that are known at run time only."""
+    rows, columns = (_cells(x, axis, count) for axis, count in zip((2, 3), output_size, strict=True))
+    return op.MatMul(rows, op.MatMul(x, op.Transpose(columns, perm=[1, 0])))
+
+
+def _cells(x: Any, axis: int, count: int) -> Any:
+    """(count, length): the weights of the tokens along an axis in the mean of each cell."""
+    length = op.Shape(x, start=axis, end=axis + 1)
+    cell, one = op.Constant(value_ints=list(range(count))), op.Constant(value_ints=[1])
+    first = op.Div(op.Mul(cell, length), op.Constant(value_ints=[count]))
+    reach = op.Add(op.Mul(op.Add(cell, one), length), op.Constant(value_ints=[count - 1]))
+    end = op.Div(reach, op.Constant(value_ints=[count]))
+    position = op.Range(op.Constant(value_int=0), op.Squeeze(length), op.Constant(value_int=1))
+    first, end = (op.Unsqueeze(each, one) for each in (first, end))
+    inside = op.And(op.GreaterOrEqual(position, first), op.Less(position, end))
+    return op.Div(op.Cast(inside, to=FLOAT), op.Cast(op.Sub(end, first), to=FLOAT))
+
+
 def _number(value: float) -> Any:
     return op.Constant(value_float=value)
 
@@ -136,4 +163,5 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.laplacianformer.laplacian_matmul.default: _matmul,
     torch.ops.laplacianformer.newton_schulz.default: _newton_schulz,
     torch.ops.aten.gelu.default: _gelu,
+    torch.ops.aten.adaptive_avg_pool2d.default: _adaptive_average,
 }

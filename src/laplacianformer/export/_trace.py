@@ -11,6 +11,7 @@ from torch.export import Dim, ExportedProgram
 from laplacianformer._util.errors import InputError
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops._tables import tables_made_once
+from laplacianformer.segmentation import Segmenter
 from laplacianformer.weights import Weights
 
 
@@ -40,6 +41,7 @@ def trace(model: nn.Module, size: tuple[int, int] | None = None) -> ExportedProg
 
 def channels(model: Any) -> int:
     """Of the images that the model takes."""
+    model = _backbone(model)
     if isinstance(model, LaplacianFormer):
         return model.in_chans
     first: int = model.get_submodule(model.pretrained_cfg["first_conv"]).in_channels
@@ -48,8 +50,13 @@ def channels(model: Any) -> int:
 
 def least_side(model: Any) -> int:
     """The side in pixels with two tokens per side in the last stage: torch.export takes a length of 1 as constant."""
-    reduction: int = model.feature_info[-1]["reduction"]
+    reduction: int = _backbone(model).feature_info[-1]["reduction"]
     return reduction + 1
+
+
+def _backbone(model: Any) -> Any:
+    """What has the stages: the model itself, or that inside a segmenter."""
+    return model.maps.model if isinstance(model, Segmenter) else model
 
 
 def exportable(model: nn.Module) -> nn.Module:

@@ -172,7 +172,7 @@ def _diagnose_kernel(
         landmarks=c.shape[-1],
         **branch,
         kernel_mean=counted.mean().item(),
-        kernel_spread=counted.std().item(),
+        kernel_spread=counted.std().item() if counted.numel() > 1 else 0.0,
         residual=_residual(layer, w) if not layer.is_exact(size) else 0.0,
         condition=_condition(w, layer.eps),
         whitening_least=1.0 if factor is None else factor.abs().amin().item(),

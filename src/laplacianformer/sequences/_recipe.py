@@ -58,7 +58,7 @@ class SequenceData:
 class SequenceOptimise(Optimise):
     """Optimiser and schedule: a linear warm-up, then a line to min_lr, as in the published comparison."""
 
-    decay: ClassVar[Literal["cosine", "linear"]] = "linear"
+    decay: ClassVar[Literal["cosine", "linear", "poly"]] = "linear"
 
 
 @checked

@@ -13,6 +13,8 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.training._muon import Muon
 from laplacianformer.training._recipe import Optimise
 
+_POWERS = {"linear": 1.0, "poly": 0.9}  # of the line from 1 to 0, by the name of the decay; the others are no powers
+
 
 def create_optimiser(parameters: Any, optimise: Optimise) -> torch.optim.Optimizer:
     """An optimiser of timm, or `muon32`, with no weight decay on norms, biases and per-head parameters.
@@ -41,8 +43,8 @@ def create_optimiser(parameters: Any, optimise: Optimise) -> torch.optim.Optimiz
 def create_schedule(
     optimiser: torch.optim.Optimizer, optimise: Optimise, steps_per_epoch: int, lr_steps: Sequence[float] = ()
 ) -> Scheduler:
-    """Linear warm-up, then a cosine or a line, or a drop to a tenth after each epoch in `lr_steps`: a function of the
-    step."""
+    """Linear warm-up, then a cosine, a line or a power of it, or a drop to a tenth after each epoch in `lr_steps`: a
+    function of the step."""
     warmup = round(optimise.warmup_epochs * steps_per_epoch)
     if lr_steps:
         return MultiStepLRScheduler(
@@ -54,8 +56,9 @@ def create_schedule(
             warmup_prefix=False,
             t_in_epochs=False,
         )
-    options: dict[str, Any] = {"power": 1.0} if optimise.decay == "linear" else {}
-    return (PolyLRScheduler if optimise.decay == "linear" else CosineLRScheduler)(
+    power = _POWERS.get(optimise.decay)
+    options: dict[str, Any] = {} if power is None else {"power": power}
+    return (CosineLRScheduler if power is None else PolyLRScheduler)(
         optimiser,
         t_initial=max(1, optimise.epochs * steps_per_epoch - warmup),
         lr_min=optimise.min_lr,

@@ -24,9 +24,9 @@ checked = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid")
 
 @checked
 class Optimise:
-    """Optimiser and schedule: a linear warm-up, then a cosine to min_lr, or a line where a task says so."""
+    """Optimiser and schedule: a linear warm-up, then a cosine to min_lr, or a power of a line where a task says so."""
 
-    decay: ClassVar[Literal["cosine", "linear"]] = "cosine"
+    decay: ClassVar[Literal["cosine", "linear", "poly"]] = "cosine"
 
     epochs: Count
     batch_size: Count  # summed over all processes

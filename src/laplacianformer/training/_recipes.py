@@ -82,21 +82,18 @@ def size_overrides(family: str, size: str) -> tuple[str, ...]:
     return f"{name_key}=laplacianformer_{size}", f"{drop_path_key}={_DROP_PATH_RATES[size]}"
 
 
+def read_yaml(path: Path) -> Any:
+    """The values in a YAML file that may come from anyone: of JSON's types, within the limits of a recipe."""
+    return _parse(_read_file(path), str(path))
+
+
 def _folder() -> Any:
     return resources.files("laplacianformer") / "recipes"
 
 
 def _read(name: str) -> str:
     if name.endswith((".yaml", ".yml")):
-        try:
-            with Path(name).open("rb") as file:
-                data = file.read(limits.MOST_RECIPE_BYTES + 1)
-            text = data.decode()
-        except (OSError, UnicodeDecodeError, ValueError) as error:  # also a name with a null character
-            raise InputError(f"can't read the recipe {name}: {limits.reason(error)}") from None
-        if len(data) > limits.MOST_RECIPE_BYTES:
-            raise InputError(f"the recipe {name} has more than {limits.MOST_RECIPE_BYTES} bytes")
-        return text
+        return _read_file(Path(name), "the recipe ")
     if name not in names():
         _refuse_old_name(name)
         raise InputError(
@@ -104,6 +101,18 @@ def _read(name: str) -> str:
         )
     built_in: str = (_folder() / f"{name}.yaml").read_text(encoding="utf-8")
     return built_in
+
+
+def _read_file(path: Path, what: str = "") -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limits.MOST_RECIPE_BYTES + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError, ValueError) as error:  # also a name with a null character
+        raise InputError(f"can't read {what}{path}: {limits.reason(error)}") from None
+    if len(data) > limits.MOST_RECIPE_BYTES:
+        raise InputError(f"{what}{path} has more than {limits.MOST_RECIPE_BYTES} bytes")
+    return text
 
 
 def _refuse_old_name(name: str) -> None:

@@ -39,6 +39,7 @@ _KEYS = ("task", "architecture", "model_args", "input", "classes")
 _TASKS = {
     "classification": ("classifier", "predict"),
     "detection": ("detector", "detect"),
+    "segmentation": ("segmenter", "segment"),
     "sequences": ("sequence encoder", "predict"),
 }
 # Arguments of timm.create_model that read files or download something: no weights file may set them.
@@ -172,6 +173,11 @@ def with_defaults_of_file(metadata: Mapping[str, str], arguments: dict[str, Any]
 def stated_task(path: Path) -> str:
     """The task that the weights of a file are for, such as "classification"; empty if it doesn't say so."""
     return read_metadata(path).get("task", "")
+
+
+def task_name(task: str) -> str:
+    """What holds the weights of a task: "classifier", for example."""
+    return _TASKS[task][0]
 
 
 def check_task(path: Path, metadata: Mapping[str, str], expected: str) -> None:

@@ -1,0 +1,77 @@
+"""Weights that a model on a backbone starts from: those of a classifier for the backbone, or of its own kind for all.
+
+Such a model has `arguments`, those of its builder: the name of the backbone, the number of classes, and others.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors
+from laplacianformer.training._feature_maps import FeatureMaps
+from laplacianformer.training._frozen import flat
+from laplacianformer.weights._file import task_name
+from laplacianformer.weights._start import start_file
+
+
+def backbone_start(
+    section: str, name: str, weights: str | None, arguments: dict[str, Any]
+) -> tuple[str, Path | None, dict[str, Any]]:
+    """Backbone, weights file and arguments of the backbone: timm loads weights that it downloads by itself.
+
+    section: of the recipe, for the error.
+    """
+    path = start_file(weights) if weights is not None else None
+    if weights is None or path is not None:
+        return name, path, arguments
+    if weights.partition(".")[0] != name.partition(".")[0]:
+        raise InputError(f"{section}.weights={weights} are those of another model than {section}.backbone={name}")
+    return weights, None, {**arguments, "pretrained": True}
+
+
+def load_start(model: Any, path: Path, task: str, maps: FeatureMaps, per_class: tuple[str, ...]) -> None:
+    """Load the tensors of a weights file into a model: all of them, or those of its backbone.
+
+    per_class: how the names of layers with one output per class begin. They keep their random weights if the file has
+        other classes.
+    """
+    tensors, metadata = read_tensors(path)
+    stated = metadata.get("task")
+    if stated == "classification":
+        _load_backbone(model, path, maps, tensors, metadata)
+    elif stated == task:
+        _load_all(model, path, per_class, tensors, metadata)
+    else:
+        raise InputError(
+            f"{path} holds weights for {stated}: expected a classifier or a {task_name(task)} of this package"
+        )
+
+
+def _load_backbone(
+    model: Any, path: Path, maps: FeatureMaps, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    name = model.arguments["backbone"]
+    if metadata.get("architecture") != name:
+        raise InputError(f"{path} holds a {metadata.get('architecture')}: expected {name}, the backbone")
+    given = {flat(key): tensor for key, tensor in tensors.items()}
+    expected = maps.model.state_dict()
+    # Without the last norm and the head, which a model on feature maps does not have.
+    chosen = {key: given[flat(key)] for key in expected if flat(key) in given}
+    check_tensors(path, name, expected, chosen)
+    maps.model.load_state_dict(chosen)
+
+
+def _load_all(
+    model: Any, path: Path, per_class: tuple[str, ...], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    expected, chosen = model.state_dict(), dict(tensors)
+    stated = json_entry(path, metadata, "model_args")
+    if isinstance(stated, dict) and stated.get("num_classes") != model.arguments["num_classes"]:
+        for key in expected:
+            if key.startswith(per_class):
+                chosen[key] = expected[key]
+    check_tensors(path, f"{metadata.get('architecture')} on {model.arguments['backbone']}", expected, chosen)
+    model.load_state_dict(chosen)
