@@ -17,7 +17,7 @@ import torch
 import yaml
 from PIL import Image
 
-from laplacianformer import classification, convert, sequences
+from laplacianformer import classification, convert, segmentation, sequences
 from laplacianformer import detection as detectors
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification._model import create_model
@@ -33,6 +33,7 @@ from tests.detection import helpers as detection
 from tests.fuzz import nasty
 from tests.fuzz.outcome import ClearError, SilentlyWrong
 from tests.helpers import picture, save_small
+from tests.segmentation import helpers as segmenting
 from tests.training import helpers as training
 
 Case = Callable[[], None]
@@ -41,6 +42,7 @@ LOADERS: dict[str, Callable[[str], Any]] = {
     "teacher": convert.load_recipe,
     "detector": detectors.load_recipe,
     "encoder": sequences.load_recipe,
+    "segmenter": segmentation.load_recipe,
     "model": classification.load_recipe,
 }
 
@@ -52,6 +54,7 @@ class Samples:
         self.folder = folder
         save_small(folder / "classifier.safetensors", metrics='{"accuracy": 0.5}')
         save_detector(folder / "detector.safetensors", detection.small("retinanet"), classes=["a", "b", "c"])
+        segmentation.save_segmenter(folder / "segmenter.safetensors", segmenting.small(), labels=["a", "b", "c"])
         encoder = sequences.SequenceEncoder(16, 32, 10, dim=16, depth=1, mlp_dim=16, landmarks=4)
         digits = [str(number) for number in range(10)]
         sequences.save_encoder(folder / "encoder.safetensors", encoder, sequence="listops", classes=digits)
@@ -75,8 +78,12 @@ def _encoded(form: str) -> bytes:
 
 def weights_file(rng: random.Random, samples: Samples) -> Case:
     """A weights file with other metadata, another header, or damaged bytes."""
-    name = rng.choice([*["classifier"] * 3, "detector", "encoder", "converted"])
-    load: Any = {"detector": load_detector, "encoder": sequences.load_encoder}.get(name, load_weights)
+    name = rng.choice([*["classifier"] * 3, "detector", "segmenter", "encoder", "converted"])
+    load: Any = {
+        "detector": load_detector,
+        "segmenter": segmentation.load_segmenter,
+        "encoder": sequences.load_encoder,
+    }.get(name, load_weights)
     data = (samples.folder / f"{name}.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header, tensors = json.loads(data[8 : 8 + length]), data[8 + length :]

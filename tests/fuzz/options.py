@@ -14,6 +14,7 @@ OPTIONS = {
     "predict": ("--top", "--device", "--query", "--weights", "--attention", "--json"),
     "detect": ("--threshold", "--device", "--weights"),
     "segment": ("--window", "--device", "--weights"),
+    "segment": ("--window", "--device", "--weights"),
     "eval": ("--split", "--batch-size", "--workers", "--device", "--weights", "--data"),
     "export": ("--format", "--size", "--data", "--weights", "--int8"),
     "info": ("--size", "--json"),
@@ -29,11 +30,14 @@ def command_line(rng: random.Random, samples: Samples) -> Case:
     command = rng.choice(list(OPTIONS))
     output = samples.folder / f"out-{rng.randrange(10**9)}"
     image = samples.folder / "image.png"
-    classifier, detector = (str(samples.folder / f"{name}.safetensors") for name in ("classifier", "detector"))
+    classifier, detector, segmenter = (
+        str(samples.folder / f"{name}.safetensors") for name in ("classifier", "detector", "segmenter")
+    )
     sure = {
         "predict": [str(image), "--weights", classifier],
         "detect": [str(image), "--weights", detector, "--output", str(output)],
         "segment": [str(image), "--weights", detector, "--output", str(output)],
+        "segment": [str(image), "--weights", segmenter, "--output", str(output)],
         "eval": ["--weights", classifier, "--data", str(samples.folder / "gone"), "--output", str(output)],
         "export": ["--weights", str(samples.folder / "gone.safetensors"), "--format", "onnx", f"{output}.onnx"],
         "info": ["--sizes"],

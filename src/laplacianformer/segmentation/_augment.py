@@ -49,7 +49,7 @@ class Augmentation:
         size = [max(1, round(factor * length)) for length in labels.shape]
         if size == list(labels.shape):
             return pixels, labels
-        return F.resize(pixels, size, antialias=True), F.resize(labels, size, F.InterpolationMode.NEAREST)
+        return F.resize(pixels, size, antialias=True), F.resize(labels, size, F.InterpolationMode.NEAREST_EXACT)
 
     def _cropped(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         height, width = (min(pair) for pair in zip(labels.shape, self.crop, strict=True))

@@ -84,7 +84,7 @@ def size_overrides(family: str, size: str) -> tuple[str, ...]:
 
 def read_yaml(path: Path) -> Any:
     """The values in a YAML file that may come from anyone: of JSON's types, within the limits of a recipe."""
-    return _parse(_read_file(path), str(path))
+    return parse_yaml(_read_file(path), str(path))
 
 
 def _folder() -> Any:
