@@ -14,7 +14,6 @@ OPTIONS = {
     "predict": ("--top", "--device", "--query", "--weights", "--attention", "--json"),
     "detect": ("--threshold", "--device", "--weights"),
     "segment": ("--window", "--device", "--weights"),
-    "segment": ("--window", "--device", "--weights"),
     "eval": ("--split", "--batch-size", "--workers", "--device", "--weights", "--data"),
     "export": ("--format", "--size", "--data", "--weights", "--int8"),
     "info": ("--size", "--json"),
@@ -36,7 +35,6 @@ def command_line(rng: random.Random, samples: Samples) -> Case:
     sure = {
         "predict": [str(image), "--weights", classifier],
         "detect": [str(image), "--weights", detector, "--output", str(output)],
-        "segment": [str(image), "--weights", detector, "--output", str(output)],
         "segment": [str(image), "--weights", segmenter, "--output", str(output)],
         "eval": ["--weights", classifier, "--data", str(samples.folder / "gone"), "--output", str(output)],
         "export": ["--weights", str(samples.folder / "gone.safetensors"), "--format", "onnx", f"{output}.onnx"],
