@@ -164,3 +164,15 @@ def test_an_output_that_is_a_file_is_reported(loaded, data, tmp_path, capsys):
     (tmp_path / "out").touch()
     assert command(loaded, data, tmp_path)[0] == 2
     assert capsys.readouterr().err == f"laplacianformer eval: can't write {tmp_path / 'out'}: Not a directory\n"
+
+
+def test_eval_json_says_the_precision(loaded, data, tmp_path, monkeypatch):
+    computed = []
+    original = torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: computed.append(original(self, x)) or computed[-1])
+    for precision in ("float32", "bfloat16"):
+        code, output = command(loaded, data, tmp_path, "--precision", precision)
+        assert code == 0
+        assert json.loads((output / "eval.json").read_text())["precision"] == precision
+        assert {out.dtype for out in computed} == {getattr(torch, precision)}
+        computed.clear()

@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     without.add_arguments(parser)
     options.add_device(parser)
+    options.add_precision(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,12 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     task = "" if arguments.weights is None else weights.stated_task(arguments.weights)
     without.check(arguments, task)
-    if task == "detection":
-        unreadable = _evaluate_detector(arguments)
-    elif task == "sequences":
-        unreadable = sequences.evaluate(arguments)
-    else:
-        unreadable = _evaluate_classifier(arguments)
+    evaluate = {"detection": _evaluate_detector, "sequences": sequences.evaluate}.get(task, _evaluate_classifier)
+    with options.computing(arguments):
+        unreadable = evaluate(arguments)
     for line in unreadable:
         terminal.warn(f"not counted: {line}")
     return 1 if unreadable else 0
@@ -134,6 +132,7 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
         "data": arguments.data,
         "split": arguments.split,
         "batch_size": arguments.batch_size,
+        "precision": arguments.precision,
     }
     files.write_json(numbers, {**given, **asdict(result), **found})
     classes = tables.per_class("images", result.per_class, result.confusion)
@@ -164,6 +163,7 @@ def _evaluate_detector(arguments: argparse.Namespace) -> Sequence[str]:
             "weights": str(arguments.weights),
             "data": arguments.data,
             "split": arguments.split,
+            "precision": arguments.precision,
             "device": result.device,
             "images": result.images,
             "images_per_second": result.images_per_second,
