@@ -64,6 +64,7 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
             "--precision int8 is for --format onnx and pt2, got --format hf",
         ),
         (["--format", "onnx", "--precision", "bfloat16", "out.onnx"], "--precision bfloat16 is for --format pt2"),
+        (["--format", "pt2", "--precision", "bfloat16", "out.pt2"], "a package in bfloat16 is for one image size"),
         (["--format", "pt2", "--precision", "int8", "out.pt2"], "needs images to calibrate with: give --data DIR"),
         (["--format", "onnx", "--size", "32", "32", "out.onnx"], "--size is for --format pt2"),
         (["--format", "pt2", "--size", "32", "0", "out.pt2"], "at least 1 pixel and at most 8192, got 32 0"),

@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("float32", "bfloat16", "int8"),
         default="float32",
-        help="numbers in linear layers and convolutions: bfloat16, for CPUs that have instructions for it (pt2); int8, "
-        "for x86 CPUs, about twice as fast as float32 (pt2, needs --data), or in linear layers alone, for a smaller "
-        "file (onnx) (default: %(default)s)",
+        help="numbers in linear layers and convolutions: bfloat16, for CPUs that have instructions for it (pt2, needs "
+        "--size); int8, for x86 CPUs, about twice as fast as float32 (pt2, needs --size and --data), or in linear "
+        "layers alone, for a smaller file (onnx) (default: %(default)s)",
     )
     parser.add_argument(
         "--size",

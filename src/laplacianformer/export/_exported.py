@@ -37,6 +37,7 @@ def export_model(
     Args:
         format: "onnx", or "pt2" for a compiled package of AOTInductor.
         precision: of linear layers and convolutions, "bfloat16" for pt2 alone; with ONNX, "int8" is for linear layers.
+            A pt2 package in another than float32 needs a size.
         size: the only height and width that the file takes (pt2); None for any, or for the one that the model takes
             (a vision transformer).
         calibration: batches of images, as the model takes them, that show which numbers its layers are given (pt2 with
@@ -46,6 +47,8 @@ def export_model(
     if format == "pt2":
         from laplacianformer.export._aot_inductor import pt2_runner, to_pt2
 
+        if precision != "float32" and size is None:
+            raise InputError(f"a package in {precision} is for one image size: give --size HEIGHT WIDTH")
         if precision == "int8":
             model = to_int8(model, calibration)
         file = to_pt2(model, loaded.metadata, size, precision)
