@@ -7,8 +7,10 @@ the largest logit. A pt2 package is compiled for the image size of the weights, 
 images are those of `laplacianformer export`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from comparing import RESULTS, parser_of, show
@@ -39,33 +41,44 @@ def main() -> None:
     parser = parser_of(__doc__, RESULTS / "export")
     parser.add_argument("data", metavar="[READER:]DIR", help="CIFAR-10, as `laplacianformer eval --data` takes it")
     arguments = parser.parse_args()
-    rows = in_child(partial(measure, arguments.data))
-    write_rows(arguments.output / "accuracy.csv", rows)
-    show(rows)
+    show(in_child(partial(measure, arguments.data, arguments.output / "accuracy.csv")))
 
 
-def measure(data: str) -> list[Row]:
+def measure(data: str, output: Path) -> list[Row]:
+    """The file is written after each form, so that a run that is stopped is not lost."""
     loaded = weights.load_weights(shipped.PATH)
-    model, size = loaded.model, tuple(loaded.input["size"][1:])
-    onnx = to_onnx(model, loaded.metadata)
-    int8 = to_pt2(to_int8(model, calibration_images(loaded, data)), loaded.metadata, size, "int8")
-    stored = shipped.PATH.read_bytes()
-    forms: dict[str, tuple[bytes, Runner]] = {
-        "PyTorch": (stored, model),
-        "PyTorch, bfloat16": (stored, torch.autocast("cpu", torch.bfloat16)(model)),
-        "pt2, int8": (int8, pt2_runner(int8)),
-        "onnx": (onnx, onnx_runner(onnx)),
-        "onnx, int8": (small := quantised(onnx), onnx_runner(small)),
-    }
     rows: list[Row] = []
-    for form, (file, run) in forms.items():
+    for form, make in forms(loaded, data).items():
+        file, run = make()
         found = evaluate.evaluate(replace(loaded, model=Run(run)), evaluate.open_batches(loaded, data))
         change = found.top1 - rows[0]["top1"] if rows else 0.0
         row = {"form": form, "images": found.images, "top1": found.top1, "change": round(change, 6)}
-        only = size if form.startswith("pt2") else None
+        only = tuple(loaded.input["size"][1:]) if form.startswith("pt2") else None
         worst = max(difference.relative for difference in differences(loaded, run, only))
         rows.append(row | {"difference": f"{worst:.1e}", "megabytes": round(len(file) / 1e6, 2)} | provenance())
+        write_rows(output, rows)
     return rows
+
+
+def forms(loaded: weights.Weights, data: str) -> dict[str, Callable[[], tuple[bytes, Runner]]]:
+    """Each makes its file, and what runs it."""
+    model, size, stored = loaded.model, tuple(loaded.input["size"][1:]), shipped.PATH.read_bytes()
+
+    def onnx(change: Callable[[bytes], bytes] = bytes) -> tuple[bytes, Runner]:
+        file = change(to_onnx(model, loaded.metadata))
+        return file, onnx_runner(file)
+
+    def int8() -> tuple[bytes, Runner]:
+        file = to_pt2(to_int8(model, calibration_images(loaded, data)), loaded.metadata, size, "int8")
+        return file, pt2_runner(file)
+
+    return {
+        "PyTorch": lambda: (stored, model),
+        "PyTorch, bfloat16": lambda: (stored, torch.autocast("cpu", torch.bfloat16)(model)),
+        "onnx": onnx,
+        "onnx, int8": lambda: onnx(quantised),
+        "pt2, int8": int8,
+    }
 
 
 if __name__ == "__main__":
