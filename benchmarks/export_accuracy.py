@@ -34,7 +34,10 @@ class Run(nn.Module):
 
     def __init__(self, run: Runner) -> None:
         super().__init__()
-        self.forward = run
+        self.run = run
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.run(images)
 
 
 def main() -> None:
