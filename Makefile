@@ -19,7 +19,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror csrc/*/*.h csrc/*/*.cpp
+	$(BIN)/clang-format --dry-run --Werror csrc/*/*.h csrc/*/*.cpp tests/ops/baseline/*
 
 demo: .venv/ready
 	$(BIN)/python examples/digits.py --output runs/demo

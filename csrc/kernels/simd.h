@@ -9,6 +9,8 @@
 
 #if LAPLACIANFORMER_VECTOR_BYTES > 16
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include <cstddef>
@@ -85,8 +87,17 @@ INLINE Vec<R> in_register(Vec<R> v) {
 
 template <class R>
 INLINE Vec<R> absolute(Vec<R> v) {
+#if defined(__aarch64__)
+  // So that |x - y| becomes one instruction, which compilers don't make of an operation on bits.
+  if constexpr (sizeof(R) == 4) {
+    return (Vec<R>)vabsq_f32((float32x4_t)v);
+  } else {
+    return (Vec<R>)vabsq_f64((float64x2_t)v);
+  }
+#else
   using I = typename Simd<R>::I;
   return (Vec<R>)((I)v & ~Simd<R>::kSign);
+#endif
 }
 
 // The larger of the two. Neither is NaN.
@@ -96,6 +107,8 @@ INLINE Vec<R> larger(Vec<R> a, Vec<R> b) {
   if constexpr (sizeof(R) == 4) return (Vec<R>)_mm512_maskz_max_ps(-1, (__m512)a, (__m512)b);
 #elif LAPLACIANFORMER_VECTOR_BYTES == 32
   if constexpr (sizeof(R) == 4) return (Vec<R>)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__aarch64__)
+  if constexpr (sizeof(R) == 4) return (Vec<R>)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
 #endif
   return a < b ? b : a;
 }

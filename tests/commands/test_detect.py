@@ -159,3 +159,15 @@ def test_weights_of_a_classifier_are_rejected(tmp_path: Path, capsys: pytest.Cap
     assert run("--weights", tmp_path / "none.safetensors", tmp_path / "one.png") == 2
     with pytest.raises(SystemExit):
         main(["detect", "--weights", "x", "--threshold", "2", "y"])
+
+
+def test_bfloat16_finds_nearly_the_same_scores(weights: Path, tmp_path: Path) -> None:
+    picture(1, (90, 60)).save(tmp_path / "one.png")
+    scores = []
+    for precision in ("float32", "bfloat16"):
+        arguments = ("--weights", weights, tmp_path / "one.png", "--threshold", 0, "--output", tmp_path / precision)
+        assert run(*arguments, "--precision", precision) == 0
+        said = json.loads((tmp_path / precision / "detections.json").read_text())
+        scores.append([one["score"] for one in said["images"][0]["objects"]])
+    assert scores[0] != scores[1]
+    assert max(scores[0]) == pytest.approx(max(scores[1]), abs=0.05)

@@ -171,3 +171,15 @@ def test_windows_are_for_segmenters(loaded, data, tmp_path, capsys):
     assert code == 2
     assert "--window is for segmenters" in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_eval_json_says_the_precision(loaded, data, tmp_path, monkeypatch):
+    computed = []
+    original = torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: computed.append(original(self, x)) or computed[-1])
+    for precision in ("float32", "bfloat16"):
+        code, output = command(loaded, data, tmp_path, "--precision", precision)
+        assert code == 0
+        assert json.loads((output / "eval.json").read_text())["precision"] == precision
+        assert {out.dtype for out in computed} == {getattr(torch, precision)}
+        computed.clear()

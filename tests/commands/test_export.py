@@ -49,7 +49,7 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
         (tmp_path / "data" / name).mkdir(parents=True)
         Image.fromarray(np.full((32, 32, 3), 90, np.uint8)).save(tmp_path / "data" / name / "0.png")
     writes(monkeypatch, lambda logits: logits * 1.01)
-    arguments = ["--int8", "--data", str(tmp_path / "data"), str(tmp_path / "model.onnx")]
+    arguments = ["--precision", "int8", "--data", str(tmp_path / "data"), str(tmp_path / "model.onnx")]
     assert code_of(["export", "--weights", file, "--format", "onnx", *arguments]) == 0
     printed = capsys.readouterr().out
     assert "top-1 of the model: 14.29 % of 7 images" in printed
@@ -59,8 +59,13 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--format", "hf", "--int8", "out"], "--int8 is for --format onnx"),
-        (["--format", "pt2", "--int8", "out.pt2"], "--int8 is for --format onnx"),
+        (
+            ["--format", "hf", "--precision", "int8", "out"],
+            "--precision int8 is for --format onnx and pt2, got --format hf",
+        ),
+        (["--format", "onnx", "--precision", "bfloat16", "out.onnx"], "--precision bfloat16 is for --format pt2"),
+        (["--format", "pt2", "--precision", "bfloat16", "out.pt2"], "a package in bfloat16 is for one image size"),
+        (["--format", "pt2", "--precision", "int8", "out.pt2"], "needs images to calibrate with: give --data DIR"),
         (["--format", "onnx", "--size", "32", "32", "out.onnx"], "--size is for --format pt2"),
         (["--format", "pt2", "--size", "32", "0", "out.pt2"], "at least 1 pixel and at most 8192, got 32 0"),
         (["--format", "pt2", "--size", "40", "32", "--data", "taken.onnx", "out.pt2"], "--size says (40, 32)"),

@@ -192,3 +192,16 @@ def test_a_model_that_gives_nan_is_reported(tmp_path, folder, capsys):
     weights.save_weights(path, model, classes=CLASSES, metadata={})
     assert code_of(["predict", "--weights", str(path), str(folder)]) == 2
     assert "nan.safetensors gives outputs that are not finite: the weights head.bias are" in capsys.readouterr().err
+
+
+def test_bfloat16_rounds_and_predicts_nearly_the_same(file, folder, capsys):
+    """Also that the block of the precision is left: what follows is float32 again."""
+    exact, rounded, again = (
+        as_json(["--weights", file, str(folder), "--top", "7", "--precision", precision], capsys)[1]["predictions"]
+        for precision in ("float32", "bfloat16", "float32")
+    )
+    assert again == exact
+    assert rounded != exact
+    for one, other in zip(rounded, exact, strict=True):
+        values = [{item["class"]: item["probability"] for item in each["classes"]} for each in (one, other)]
+        assert values[0] == pytest.approx(values[1], abs=0.02)

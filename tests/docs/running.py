@@ -38,7 +38,7 @@ NOT_RUN = {
     "laplacianformer predict --weights vit.safetensors": "needs the file of laplacianformer convert",
     "laplacianformer export --weights vit.safetensors": "needs the file of laplacianformer convert",
     "laplacianformer export --weights model.safetensors --format pt2": "compiles for a minute; see export/test_pt2.py",
-    "laplacianformer export --weights model.safetensors --format onnx --int8": "ten seconds; see export/test_onnx.py",
+    "laplacianformer export --weights model.safetensors --format onnx --precision": "slow; see export/test_onnx.py",
     "laplacianformer export --weights runs/mine/model.safetensors": "docs/deploy.md exports a smaller model",
     "laplacianformer reproduce lambda": "trains; tests/experiments/test_trainings.py runs every experiment that does",
     "laplacianformer reproduce attention": "trains for an hour",

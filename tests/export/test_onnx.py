@@ -15,7 +15,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="install laplacianformer
 
 from laplacianformer.cli import main  # noqa: E402
 from laplacianformer.export._check import differences  # noqa: E402
-from laplacianformer.export._exported import INT8_TOLERANCE  # noqa: E402
+from laplacianformer.export._exported import tolerance  # noqa: E402
 from laplacianformer.export._int8 import quantised  # noqa: E402
 from laplacianformer.export._onnx_model import onnx_runner  # noqa: E402
 from laplacianformer.weights import load_weights  # noqa: E402
@@ -69,7 +69,7 @@ def test_int8_holds_the_linear_layers_and_is_near(exported):
     assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list(CLASSES)
     measured = [difference.relative for difference in differences(load_weights(weights), onnx_runner(small))]
     assert len(measured) == 3
-    assert 1e-5 < max(measured) < INT8_TOLERANCE
+    assert 1e-5 < max(measured) < tolerance("int8")
 
 
 @pytest.mark.slow

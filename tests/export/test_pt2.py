@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -9,10 +10,11 @@ import sys
 import pytest
 import torch
 
+from laplacianformer.export._exported import tolerance
 from laplacianformer.export._trace import trace
 from laplacianformer.weights import load_weights
 from tests.export.helpers import code_of, save_one_stage
-from tests.helpers import CLASSES
+from tests.helpers import CLASSES, picture
 from tests.model.helpers import images
 
 ALONE = """
@@ -57,6 +59,28 @@ def test_torch_alone_runs_it_at_every_size(tmp_path):
     with torch.inference_mode():
         for x, found in zip(inputs, torch.load(files[2]), strict=True):
             torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="8 bits are for x86 CPUs")
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_lower_precisions_are_compiled_and_near(tmp_path, precision):
+    weights, output = save_one_stage(tmp_path / "model.safetensors"), tmp_path / "model.pt2"
+    for number, name in enumerate(CLASSES):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        picture(number).save(tmp_path / "data" / name / "0.png")
+    options = ["--size", "32", "32", "--precision", precision, "--data", str(tmp_path / "data")]
+    export = ["-m", "laplacianformer", "export", "--weights", str(weights), "--format", "pt2", *options, str(output)]
+    assert "top-1 of the export" in python(*export)
+    package, model = torch._inductor.aoti_load_package(str(output)), load_weights(weights).model
+    with torch.inference_mode():
+        for batch in (1, 5):
+            x = images(32, 32, batch=batch)
+            found, expected = package(x), model(x)
+            assert found.dtype == torch.float32
+            assert 1e-4 < (found - expected).abs().max() / expected.abs().max() < tolerance(precision)
 
 
 def test_a_graph_of_one_size_has_constants_for_it_and_any_batch(tmp_path):

@@ -11,11 +11,11 @@ from tests.fuzz.outcome import ClearError, SilentlyWrong
 from tests.helpers import picture
 
 OPTIONS = {
-    "predict": ("--top", "--device", "--query", "--weights", "--attention", "--json"),
-    "detect": ("--threshold", "--device", "--weights"),
-    "segment": ("--window", "--device", "--weights"),
-    "eval": ("--split", "--batch-size", "--workers", "--device", "--weights", "--data"),
-    "export": ("--format", "--size", "--data", "--weights", "--int8"),
+    "predict": ("--top", "--device", "--query", "--weights", "--attention", "--json", "--precision"),
+    "detect": ("--threshold", "--device", "--weights", "--precision"),
+    "segment": ("--window", "--device", "--weights", "--precision"),
+    "eval": ("--split", "--batch-size", "--workers", "--device", "--weights", "--data", "--precision"),
+    "export": ("--format", "--size", "--data", "--weights", "--precision"),
     "info": ("--size", "--json"),
     "train": ("--recipe", "--data", "--resume"),
     "convert": ("--recipe", "--layers", "--weights", "--classes", "--data", "--allow-pipes"),

@@ -16,6 +16,8 @@ from laplacianformer.data._sources import Source, open_images, parse
 from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.weights import Weights
 
+BATCH_SIZE = 64
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -37,18 +39,21 @@ def open_batches(
     data: str,
     split: str = "validation",
     *,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     workers: int = 0,
+    samples: int | None = None,
     allow_pipes: bool = False,
 ) -> Iterable[Batch]:
     """Batches of `[READER:]DIR`, read as in training, with labels that are indices into the classes of the weights.
+
+    samples: the most images to take, from all over the data; a stream is not shortened.
 
     DIR may also be the folder (or tar) that itself holds the class folders; with `allow_pipes`, for the reader wds/, a
     shell command (pipe:COMMAND).
     """
     reader, root = parse(data)
     classes = loaded.classes
-    source = Source(reader or "folder", root, split, len(classes), inside=classes, allow_pipes=allow_pipes)
+    source = Source(reader or "folder", root, split, len(classes), samples, inside=classes, allow_pipes=allow_pipes)
     opened = open_images(source)
     numbers = numbers_among(opened.classes, classes, data, "the weights don't")
     return Renumbered(evaluation_batches(opened, loaded.input, batch_size, workers), numbers)

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder to write to (default: %(default)s)",
     )
     options.add_device(parser)
+    options.add_precision(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,16 +62,17 @@ def run(arguments: argparse.Namespace) -> int:
     table = Table()
     for title in ("image", "objects", "drawn in"):
         table.add_column(title, overflow="fold")
-    for found in detect(loaded, arguments.images, threshold=arguments.threshold, device=arguments.device):
-        if found.image is None:
-            failures.append({"image": str(found.path), "reason": found.failure})
-            terminal.warn(f"{found.path}: {found.failure}")
-            continue
-        output = unused.next(found.path.stem, ".png")
-        drawn = [Drawn(each.box, f"{each.name} {100 * each.score:.0f} %", each.mask) for each in found.objects]
-        save(with_objects(found.image, drawn), output)
-        written.append(_as_json(found, output))
-        table.add_row(terminal.plain(found.path), _counts(found.objects), terminal.plain(output))
+    with options.computing(arguments):
+        for found in detect(loaded, arguments.images, threshold=arguments.threshold, device=arguments.device):
+            if found.image is None:
+                failures.append({"image": str(found.path), "reason": found.failure})
+                terminal.warn(f"{found.path}: {found.failure}")
+                continue
+            output = unused.next(found.path.stem, ".png")
+            drawn = [Drawn(each.box, f"{each.name} {100 * each.score:.0f} %", each.mask) for each in found.objects]
+            save(with_objects(found.image, drawn), output)
+            written.append(_as_json(found, output))
+            table.add_row(terminal.plain(found.path), _counts(found.objects), terminal.plain(output))
     if written:
         terminal.show(table)
     write_json(

@@ -87,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_window(parser)
     without.add_arguments(parser)
     options.add_device(parser)
+    options.add_precision(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,14 +98,13 @@ def run(arguments: argparse.Namespace) -> int:
     without.check(arguments, task)
     if arguments.window is not None and task != "segmentation":
         raise InputError("--window is for segmenters: these weights are of another task")
-    if task == "detection":
-        unreadable = _evaluate_detector(arguments)
-    elif task == "segmentation":
-        unreadable = segmentation.evaluate(arguments)
-    elif task == "sequences":
-        unreadable = sequences.evaluate(arguments)
-    else:
-        unreadable = _evaluate_classifier(arguments)
+    evaluate = {
+        "detection": _evaluate_detector,
+        "segmentation": segmentation.evaluate,
+        "sequences": sequences.evaluate,
+    }.get(task, _evaluate_classifier)
+    with options.computing(arguments):
+        unreadable = evaluate(arguments)
     for line in unreadable:
         terminal.warn(f"not counted: {line}")
     return 1 if unreadable else 0
@@ -141,6 +141,7 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
         "data": arguments.data,
         "split": arguments.split,
         "batch_size": arguments.batch_size,
+        "precision": arguments.precision,
     }
     files.write_json(numbers, {**given, **asdict(result), **found})
     classes = tables.per_class("images", result.per_class, result.confusion)
@@ -171,6 +172,7 @@ def _evaluate_detector(arguments: argparse.Namespace) -> Sequence[str]:
             "weights": str(arguments.weights),
             "data": arguments.data,
             "split": arguments.split,
+            "precision": arguments.precision,
             "device": result.device,
             "images": result.images,
             "images_per_second": result.images_per_second,

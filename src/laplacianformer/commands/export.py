@@ -1,7 +1,7 @@
 """`laplacianformer export`: a file for use without this package, kept only if it computes what the model does."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from laplacianformer._util.limits import MOST_SIDE
 from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from laplacianformer.export._check import Difference
     from laplacianformer.weights import Weights
 
@@ -23,16 +25,28 @@ DESCRIPTION = (
 )
 EPILOG = """examples:
   laplacianformer export --weights model.safetensors --format onnx model.onnx
-  laplacianformer export --weights model.safetensors --format onnx --int8 --data cifar10/ small.onnx
+  laplacianformer export --weights model.safetensors --format onnx --precision int8 --data cifar10/ small.onnx
   laplacianformer export --weights model.safetensors --format pt2 --size 224 224 model.pt2
+  laplacianformer export --format pt2 --size 32 32 --precision int8 --data cifar10/ fast.pt2
   laplacianformer export --weights model.safetensors --format hf my-model
   laplacianformer export --weights runs/camvid/model.safetensors --format onnx streets.onnx"""
+
+# The formats that a precision other than float32 is for.
+PRECISIONS = {"bfloat16": ("pt2",), "int8": ("onnx", "pt2")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_weights(parser)
     parser.add_argument("--format", required=True, choices=("onnx", "pt2", "hf"), help="what to write")
-    parser.add_argument("--int8", action="store_true", help="8-bit weights in linear layers (onnx)")
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16", "int8"),
+        default="float32",
+        help="numbers in linear layers and convolutions: bfloat16, for CPUs that have instructions for it (pt2, needs "
+        "--size); int8, for x86 CPUs, about twice as fast as float32 (pt2, needs --size and --data), or in linear "
+        "layers alone, for a smaller file (onnx) (default: %(default)s)",
+    )
+    parser.add_argument("--int8", action="store_true", help="(replaced by --precision int8)")
     parser.add_argument(
         "--size",
         type=int,
@@ -41,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compile for images of this size alone: smaller and faster (pt2; default: any size)",
     )
     parser.add_argument(
-        "--data", metavar="[READER:]DIR", help="labelled images, to measure how much the accuracy changes"
+        "--data",
+        metavar="[READER:]DIR",
+        help="labelled images, to measure how much the accuracy changes, and to calibrate --precision int8 (pt2)",
     )
     options.add_allow_pipes(parser)
     parser.add_argument(
@@ -69,12 +85,12 @@ def _write_segmenter(arguments: argparse.Namespace) -> None:
     from laplacianformer.export import export_segmenter, segmenter_differences
     from laplacianformer.segmentation import load_segmenter
 
-    if arguments.format != "onnx" or arguments.int8 or arguments.data is not None:
-        raise InputError("a segmenter is exported with --format onnx, without --int8 and --data")
+    if arguments.format != "onnx" or arguments.precision != "float32" or arguments.data is not None:
+        raise InputError("a segmenter is exported with --format onnx, in float32 and without --data")
     files.check_file(arguments.output)
     loaded = load_segmenter(arguments.weights)
     written = export_segmenter(loaded)
-    _check_differences(arguments, list(segmenter_differences(loaded, written.run)), int8=False)
+    _check_differences(arguments, list(segmenter_differences(loaded, written.run)))
     _save(arguments, written.file)
 
 
@@ -88,8 +104,10 @@ def _write_file(arguments: argparse.Namespace) -> None:
     if arguments.data is not None:
         _check_data(arguments, loaded)
     size = arguments.size and tuple(arguments.size)
-    written = exported.export_model(loaded, arguments.format, int8=arguments.int8, size=size)
-    _check_differences(arguments, list(differences(loaded, written.run, size)), int8=arguments.int8)
+    written = exported.export_model(
+        loaded, arguments.format, precision=arguments.precision, size=size, calibration=_calibration(arguments, loaded)
+    )
+    _check_differences(arguments, list(differences(loaded, written.run, size)))
     if arguments.data is not None:
         change = compare_accuracy(loaded, written.run, arguments.data, allow_pipes=arguments.allow_pipes)
         points = 100 * (change.export - change.model)
@@ -100,11 +118,11 @@ def _write_file(arguments: argparse.Namespace) -> None:
     _save(arguments, written.file)
 
 
-def _check_differences(arguments: argparse.Namespace, measured: Sequence["Difference"], *, int8: bool) -> None:
+def _check_differences(arguments: argparse.Namespace, measured: Sequence["Difference"]) -> None:
     """Show how far an export is from its model, and raise if it is too far."""
     from laplacianformer.export import tolerance
 
-    allowed = tolerance(int8=int8)
+    allowed = tolerance(arguments.precision)
     terminal.show(_table(measured, allowed))
     if not all(difference.relative <= allowed for difference in measured):  # NaN is not
         largest = max(difference.relative for difference in measured)
@@ -121,11 +139,24 @@ def _save(arguments: argparse.Namespace, data: bytes) -> None:
     terminal.show(f"Saved: {arguments.output} ({len(data) / 1e6:.1f} MB)")
 
 
+def _calibration(arguments: argparse.Namespace, loaded: "Weights") -> "Iterable[Tensor]":
+    from laplacianformer.export._int8_layers import calibration_images
+
+    if arguments.precision != "int8" or arguments.format != "pt2":
+        return ()
+    return calibration_images(loaded, arguments.data, allow_pipes=arguments.allow_pipes)
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Options that don't go together."""
     form, size = arguments.format, arguments.size
-    if arguments.int8 and form != "onnx":
-        raise InputError(f"--int8 is for --format onnx, got --format {form}")
+    if arguments.int8:
+        raise InputError("--int8 is gone: give --precision int8")
+    if arguments.precision != "float32" and form not in PRECISIONS[arguments.precision]:
+        formats = " and ".join(PRECISIONS[arguments.precision])
+        raise InputError(f"--precision {arguments.precision} is for --format {formats}, got --format {form}")
+    if arguments.precision == "int8" and form == "pt2" and arguments.data is None:
+        raise InputError("--format pt2 --precision int8 needs images to calibrate with: give --data DIR")
     if size and form != "pt2":
         raise InputError(f"--size is for --format pt2, got --format {form}, which takes images of every size")
     if size and not 1 <= min(size) <= max(size) <= MOST_SIDE:

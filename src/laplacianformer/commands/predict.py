@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the token of --attention: from 0,0 (left, top) to 1,1 (right, bottom) (default: 0.5,0.5)",
     )
     options.add_device(parser)
+    options.add_precision(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         check_file(arguments.attention)
     loaded = options.load_classifier(arguments.weights)
     keep = 0 if arguments.attention is None else MOST_DRAWN
-    predictions = list(predict(loaded, arguments.images, top=arguments.top, device=arguments.device, keep_inputs=keep))
+    found = predict(loaded, arguments.images, top=arguments.top, device=arguments.device, keep_inputs=keep)
+    with options.computing(arguments):
+        predictions = list(found)
     failed = [prediction for prediction in predictions if prediction.failure]
     if arguments.json:
         terminal.show_json(_as_json(loaded, predictions))

@@ -36,10 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder to write to (default: %(default)s)",
     )
     options.add_device(parser)
+    options.add_precision(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, 1 if some images failed, 2 if all did."""
+    with options.computing(arguments):
+        return _segment(arguments)
+
+
+def _segment(arguments: argparse.Namespace) -> int:
     from laplacianformer._util.files import UnusedPaths, write_json
     from laplacianformer.data import _images as images
     from laplacianformer.plots._pillow import save

@@ -10,6 +10,7 @@ from rich.table import Table
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.text import printable
 from laplacianformer.commands import tables, terminal, without
+from laplacianformer.commands.options import computing
 
 if TYPE_CHECKING:
     from laplacianformer.sequences import EncoderWeights, SequenceEvaluation, SequencePrediction
@@ -40,7 +41,8 @@ def evaluate(arguments: argparse.Namespace) -> Sequence[str]:
     numbers, figure = arguments.output / "eval.json", arguments.output / "confusion.png"
     draw_confusion(result.confusion, loaded.classes, figure)
     given = {"weights": str(loaded.path), "data": arguments.data, "split": arguments.split}
-    files.write_json(numbers, {**given, "batch_size": arguments.batch_size, **asdict(result), **found})
+    given |= {"batch_size": arguments.batch_size, "precision": arguments.precision}
+    files.write_json(numbers, {**given, **asdict(result), **found})
     classes = tables.per_class("sequences", result.per_class, result.confusion)
     terminal.show(_summary(result, found), classes, f"Saved: {numbers}, {figure}")
     return result.unreadable
@@ -54,7 +56,8 @@ def predict(arguments: argparse.Namespace) -> int:
         raise InputError("--attention draws what a classifier of images attends to: these weights are for sequences")
     loaded = sequences.load_encoder(arguments.weights)
     names, device = arguments.images, arguments.device
-    predictions = list(sequences.predict(loaded, names, top=arguments.top, device=device))
+    with computing(arguments):
+        predictions = list(sequences.predict(loaded, names, top=arguments.top, device=device))
     failed = [prediction for prediction in predictions if prediction.failure]
     if arguments.json:
         terminal.show_json(_as_json(loaded, predictions))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.export._trace import check_operators, trace
+from laplacianformer.export._trace import ExportPrecision, check_operators, trace
 from laplacianformer.ops.newton_schulz import reference as newton_schulz
 
 NAME = "model.pt2"
@@ -19,20 +19,29 @@ NAME = "model.pt2"
 LEAST_LENGTHS = "aot_inductor.check_lowerbound"
 
 
-def to_pt2(model: nn.Module, metadata: Mapping[str, str], size: tuple[int, int] | None = None) -> bytes:
+def to_pt2(
+    model: nn.Module,
+    metadata: Mapping[str, str],
+    size: tuple[int, int] | None = None,
+    precision: ExportPrecision = "float32",
+) -> bytes:
     """The bytes of the package, for CPUs like this one, and for images of any size or of this height and width alone.
+
+    precision: of linear layers and convolutions; for "int8", the model is one of `to_int8`.
 
     Its loader's `get_metadata()` returns the metadata.
     """
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise InputError(f"a .pt2 package needs a C++ compiler, and {compiler!r} is not found: install g++ or set CXX")
-    program = trace(model, size)
+    program = trace(model, size, autocast=precision == "bfloat16")
     check_operators(program, PLAIN)
     # The number of threads is that of the process that runs it, not of this one.
     options: dict[str, Any] = {"aot_inductor.metadata": dict(metadata), "cpp.dynamic_threads": True}
     if LEAST_LENGTHS in torch._inductor.list_options():  # not in the oldest torch that we support
         options[LEAST_LENGTHS] = False
+    if precision != "float32":
+        options["freezing"] = True  # weights are converted and packed once, here
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = torch._inductor.aoti_compile_and_package(
             program.run_decompositions(PLAIN), package_path=str(Path(folder) / NAME), inductor_configs=options

@@ -1,7 +1,7 @@
 """The graph of a model for any batch, and for any image size or a single one."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -14,29 +14,34 @@ from laplacianformer.ops._tables import tables_made_once
 from laplacianformer.segmentation import Segmenter
 from laplacianformer.weights import Weights
 
+ExportPrecision = Literal["float32", "bfloat16", "int8"]
+
 
 class _Traced(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, autocast: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.autocast = model, autocast
 
     def forward(self, images: Tensor) -> Tensor:
         with tables_made_once():
-            return self.model(images)
+            if not self.autocast:
+                return self.model(images)
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.model(images).float()
 
 
 @torch.no_grad()
-def trace(model: nn.Module, size: tuple[int, int] | None = None) -> ExportedProgram:
+def trace(model: nn.Module, size: tuple[int, int] | None = None, *, autocast: bool = False) -> ExportedProgram:
     """The graph of a model in evaluation mode, of PyTorch's operators and this package's own.
 
-    For images of any size, or of this height and width alone.
+    For images of any size, or of this height and width alone; with autocast, in bfloat16 but for images and logits.
     """
     least = 1 if size else least_side(model)
     height, width = size or (3 * least, 4 * least)
     example = torch.zeros(2, channels(model), height, width)
     side = Dim.AUTO(min=least)
     dynamic = {0: Dim.AUTO} if size else {0: Dim.AUTO, 2: side, 3: side}
-    return torch.export.export(_Traced(model).eval(), (example,), dynamic_shapes=(dynamic,))
+    return torch.export.export(_Traced(model, autocast).eval(), (example,), dynamic_shapes=(dynamic,))
 
 
 def channels(model: Any) -> int:

@@ -4,6 +4,7 @@ import atexit
 import os
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from torch import distributed
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import check_folder
 from laplacianformer._util.locks import FolderLock
+from laplacianformer._util.precision import try_bfloat16_on_cpu
 from laplacianformer.training import _checkpoint as checkpoint
-from laplacianformer.training import _finite as finite
 from laplacianformer.training._processes import in_each, in_first
 from laplacianformer.training._recipe import Run
 from laplacianformer.training._report import Report, Silent
@@ -64,7 +65,7 @@ def start(run: Run, output: Path, *, resume: bool = False, report: Report | None
     try:
         in_first(fabric, lambda: _check_new(output, resume=resume))
         if run.precision == "bfloat16" and fabric.device.type == "cpu":
-            in_each(fabric, finite.try_bfloat16_on_cpu)
+            in_each(fabric, partial(try_bfloat16_on_cpu, "run.precision=float32"))
     except BaseException:
         session.__exit__()
         raise
