@@ -107,6 +107,14 @@ class Exponential {
     return (Vec<R>)((I)power(shifted, rest * kSteps) & ~(I)(distance > splat<R>(bound_)));
   }
 
+  // The same of a sum, of which the second term is the rounding error of the first. It is finite, and the scale not
+  // below kSmallScale.
+  INLINE Vec<R> operator()(Vec<R> v, Vec<R> rest) const {
+    const Vec<R> u = in_register<R>(v * factor_), shifted = u * kSteps + kMagic, n = shifted - kMagic;
+    const Vec<R> left = ((u - n * (F::kLog2High / kTable<R>)) - n * (F::kLog2Low / kTable<R>)) + rest * factor_;
+    return (Vec<R>)((I)power(shifted, left * kSteps) & ~(I)(v > splat<R>(bound_)));
+  }
+
   // The same of half a distance, where the result is known to be a normal number and the scale not below kSmallScale. n
   // and f are found in one step, which for distances of a few scales rounds less than the sums of pairs.h do.
   INLINE Vec<R> of_half(Vec<R> half) const {

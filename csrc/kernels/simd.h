@@ -127,6 +127,20 @@ INLINE Vec<R> larger_than(Vec<R> a, const R& number) {
   return larger<R>(a, splat<R>(number));
 }
 
+// What rounding took from t * t, which is `square`: their difference, exactly.
+template <class R>
+INLINE Vec<R> square_rest(Vec<R> t, Vec<R> square) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm512_fmsub_ps((__m512)t, (__m512)t, (__m512)square);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  if constexpr (sizeof(R) == 4) return (Vec<R>)_mm256_fmsub_ps((__m256)t, (__m256)t, (__m256)square);
+#endif
+  static_assert(sizeof(R) == 4);
+  // Products of two parts of 12 bits are exact.
+  const Vec<R> high = (Vec<R>)((typename Simd<R>::I)t & ~0xfff), low = t - high;
+  return ((high * high - square) + (high + high) * low) + low * low;
+}
+
 // The size of the table that one instruction looks numbers up in; 1 where there is no such instruction.
 template <class R>
 constexpr int kTable = (LAPLACIANFORMER_VECTOR_BYTES >= 32 && sizeof(R) == 4) ? kWidth<R> : 1;
@@ -141,6 +155,21 @@ INLINE typename Simd<R>::I lookup(typename Simd<R>::I table, [[maybe_unused]] ty
   if constexpr (sizeof(R) == 4) return (typename Simd<R>::I)_mm256_permutevar8x32_epi32((__m256i)table, (__m256i)index);
 #endif
   return table;
+}
+
+// table[index modulo 16], lane by lane.
+INLINE Vec<float> lookup16(const float* table, Simd<float>::I index) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  return (Vec<float>)_mm512_maskz_permutexvar_ps(-1, (__m512i)index, (__m512)load(table));
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  const __m256 low = _mm256_permutevar8x32_ps((__m256)load(table), (__m256i)index);
+  const __m256 high = _mm256_permutevar8x32_ps((__m256)load(table + 8), (__m256i)index);
+  return (Vec<float>)_mm256_blendv_ps(low, high, (__m256)(index << 28));  // By the first bit of each lane.
+#else
+  Vec<float> found{};
+  for (int lane = 0; lane < kWidth<float>; ++lane) found[lane] = table[index[lane] & 15];
+  return found;
+#endif
 }
 
 // sign() returns 0 or +-kSignUnit.

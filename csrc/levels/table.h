@@ -13,6 +13,7 @@
 #include "kernels/convert.h"
 #include "kernels/fold.h"
 #include "kernels/gather.h"
+#include "kernels/gelu.h"
 #include "kernels/inverse.h"
 #include "kernels/item.h"
 #include "kernels/laplacian_kernel.h"
@@ -160,6 +161,12 @@ void table_rotate(const RotateTask& task, int64_t begin, int64_t end) {
   with_type(task.type, [&](auto* t) { rotate(t, task, begin, end); });
 }
 
+void table_gelu(const GeluTask& task, int64_t begin, int64_t end) {
+  with_type(task.type, [&](auto* t) {
+    if constexpr (sizeof(*t) <= sizeof(float)) gelu(t, task, begin, end);
+  });
+}
+
 // Evaluated by the compiler, so that the tables are there before any code runs.
 constexpr Level make_level() {
   Level level{};
@@ -185,6 +192,7 @@ constexpr Level make_level() {
   level.column_moments = table_column_moments;
   level.scaled_differences = table_scaled_differences;
   level.rotate = table_rotate;
+  level.gelu = table_gelu;
   level.peak = peak;
   return level;
 }

@@ -72,6 +72,15 @@ struct RotateTask {
   void* out;
 };
 
+// GELU of x + bias in float16, bfloat16 or float32, all dense; or its gradient, if there is one of its result. `out`
+// may be any of the inputs.
+struct GeluTask {
+  Type type;
+  const void *x, *bias, *grad;  // bias: (width), added to every row, or null. grad: null for GELU itself.
+  int64_t width;
+  void *out, *activated;  // activated: where the gradient also writes GELU, or null.
+};
+
 // Indices begin to end - 1 of a row or column of tokens: those of one cell. Cells overlap by one index where the
 // lengths don't divide.
 struct CellRange {

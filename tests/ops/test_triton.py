@@ -171,7 +171,7 @@ def test_is_the_automatic_choice_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Non
         x = torch.empty(2, 3, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    for op in ("laplacian_kernel", "laplacian_matmul", "newton_schulz", "rotate", "column_variance"):
+    for op in ("laplacian_kernel", "laplacian_matmul", "newton_schulz", "rotate", "column_variance", "gelu"):
         table = importlib.import_module(f"laplacianformer.ops.{op}.op").BACKENDS
         assert table.name("", x) == "triton"
 

@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
-from timm.layers import DropPath, Mlp, trunc_normal_
+from timm.layers import DropPath, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from laplacianformer.attention._grid import GridAttention
 from laplacianformer.attention._whitening import paused_updates
+from laplacianformer.model._mlp import FusedMlp
 from laplacianformer.ops._backend import forced, use_backend
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._tracing import is_compiled
@@ -44,7 +45,7 @@ class Block(nn.Module):
         self.attention = attention
         self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop)
+        self.mlp = FusedMlp(dim, int(dim * mlp_ratio), proj_drop)
         self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(self, x_bnc: Tensor, size: Size, mask_bn: Tensor | None = None) -> Tensor:

@@ -7,10 +7,12 @@ differentiable, and works under torch.compile, torch.export, autocast and vmap.
 from laplacianformer.ops._backend import backends, use_backend
 from laplacianformer.ops.column_variance import column_variance
 from laplacianformer.ops.gaussian_kernel import gaussian_kernel
+from laplacianformer.ops.gelu import gelu
 from laplacianformer.ops.inverse_sqrt import inverse_sqrt
 from laplacianformer.ops.laplacian_attention import laplacian_attention
 from laplacianformer.ops.laplacian_kernel import laplacian_kernel
 from laplacianformer.ops.laplacian_matmul import laplacian_matmul
+from laplacianformer.ops.mlp import mlp
 from laplacianformer.ops.newton_schulz import newton_schulz, newton_schulz_residuals
 from laplacianformer.ops.other_kernels import cosine_kernel, matern_kernel, polynomial_kernel
 from laplacianformer.ops.rotate import rotate
@@ -23,11 +25,13 @@ __all__ = [
     "conjugate_gradient",
     "cosine_kernel",
     "gaussian_kernel",
+    "gelu",
     "inverse_sqrt",
     "laplacian_attention",
     "laplacian_kernel",
     "laplacian_matmul",
     "matern_kernel",
+    "mlp",
     "newton_schulz",
     "newton_schulz_residuals",
     "polynomial_kernel",

@@ -10,8 +10,8 @@ from laplacianformer._util.limits import shown
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def tensors(op: str, **named: Tensor) -> None:
-    """Floating-point tensors on one device, of at least two dimensions."""
+def floating(op: str, **named: Tensor) -> None:
+    """Dense floating-point tensors."""
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{op}: {name} must be a tensor, got {type(tensor).__name__}")
@@ -20,6 +20,12 @@ def tensors(op: str, **named: Tensor) -> None:
             raise TypeError(f"{op}: {name} must be one of {expected}, got {tensor.dtype}")
         if tensor.layout != torch.strided:
             raise TypeError(f"{op}: {name} must be dense, got {tensor.layout}")
+
+
+def tensors(op: str, **named: Tensor) -> None:
+    """Dense floating-point tensors on one device, of at least two dimensions."""
+    floating(op, **named)
+    for name, tensor in named.items():
         if tensor.ndim < 2:
             raise ValueError(f"{op}: {name} must have at least 2 dimensions, got shape {tuple(tensor.shape)}")
     first, *others = named.values()

@@ -31,7 +31,7 @@ def under_autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[
     float64 is left alone, as autocast does.
     """
     device = tensors[0].device
-    if not _autocast(device):
+    if not is_autocast(device):
         return tensors
     target = torch.get_autocast_dtype(device.type) if dtype is None else dtype
     return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(target) for tensor in tensors)
@@ -39,7 +39,7 @@ def under_autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[
 
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     """A block in which autocast is off."""
-    return torch.autocast(device.type, enabled=False) if _autocast(device) else nullcontext()
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
 
 
 @contextmanager
@@ -56,7 +56,8 @@ def full_products(device: torch.device) -> Iterator[None]:
             matmul.fp32_precision = before
 
 
-def _autocast(device: torch.device) -> bool:
+def is_autocast(device: torch.device) -> bool:
+    """Whether autocast is on for this device."""
     if device == _CPU and not is_autocast_possible():  # it does not know all devices
         return False
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)

@@ -84,6 +84,21 @@ def _forward_mode_is_compiled() -> bool:
     return forward_ad._current_level >= 0
 
 
+def is_bare(*modules: nn.Module) -> bool:
+    """Whether calling these modules does what their classes say and nothing else, so that what they compute may be
+    computed without calling them: no hooks, and no other `forward`."""
+    if torch.nn.modules.module._has_any_global_hook():
+        return False
+    return not any(
+        module._forward_pre_hooks
+        or module._forward_hooks
+        or module._backward_pre_hooks
+        or module._backward_hooks
+        or "forward" in module.__dict__
+        for module in modules
+    )
+
+
 def is_autocast_possible() -> bool:
     """Whether autocast may be on for any device: by far the cheapest question about it."""
     return torch._C._is_any_autocast_enabled()

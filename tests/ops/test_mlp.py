@@ -1,0 +1,115 @@
+"""mlp against its definition in float64: in blocks of rows and as a composition, values, gradients and memory."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from laplacianformer import ops
+from laplacianformer.ops.mlp import cpu
+from tests.ops.helpers import BACKENDS, DTYPES, assert_matches, in_float64, leaves, peak_bytes
+from tests.pairwise import pairwise
+
+# Leading dimensions and the three widths.
+SHAPES = [
+    ((2, 37), 16, 40, 16),
+    ((), 3, 5, 2),
+    ((1,), 1, 1, 1),
+    ((0,), 4, 8, 4),
+    ((2, 0, 3), 4, 8, 4),
+    ((65,), 8, 33, 7),
+]
+
+
+def exact(x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
+    hidden = x @ weight1.mT + bias1
+    return (hidden * torch.special.erfc(-hidden / math.sqrt(2)) / 2) @ weight2.mT + bias2
+
+
+def parts(leading: tuple[int, ...], d: int, width: int, out: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return leaves((*leading, d), (width, d), (width,), (out, width), (out,), dtype=dtype)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 rows, so that there are many of them, and a last one that is not full."""
+    monkeypatch.setattr(cpu, "_LEAST_ROWS", 8)
+    monkeypatch.setattr(cpu, "_BLOCK_BYTES", 0)
+
+
+@pairwise({"backend": BACKENDS, "shape": SHAPES, "dtype": DTYPES}, indirect=["backend"])
+@pytest.mark.usefixtures("poisoned_memory", "small_blocks")
+def test_values_and_gradients_match_float64(shape, dtype, backend):
+    terms = 8 if dtype.itemsize == 2 else 1  # half precision rounds the hidden numbers, too
+    assert_matches(lambda *t: ops.mlp(*t, backend=backend), exact, parts(*shape, dtype=dtype), terms * 4)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_memory_layout_does_not_change_the_result() -> None:
+    given = [tensor.detach() for tensor in parts((3, 20), 16, 40, 16)]
+    expected = ops.mlp(*given)
+    spread = [torch.stack([tensor, torch.full_like(tensor, torch.nan)], -1)[..., 0] for tensor in given]
+    transposed = [tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor for tensor in given]
+    for other in (spread, transposed):
+        torch.testing.assert_close(ops.mlp(*other), expected)
+
+
+@pytest.mark.parametrize("needed", range(5))
+@pytest.mark.usefixtures("small_blocks")
+def test_only_what_needs_a_gradient_gets_one_and_it_is_the_same(needed: int) -> None:
+    given = parts((2, 20), 16, 40, 16)
+    every = torch.autograd.grad(ops.mlp(*given).square().sum(), given)
+    frozen = [tensor.detach().requires_grad_(index == needed) for index, tensor in enumerate(given)]
+    ops.mlp(*frozen).square().sum().backward()
+    assert [tensor.grad is not None for tensor in frozen] == [index == needed for index in range(5)]
+    assert torch.equal(frozen[needed].grad, every[needed])
+
+
+def test_derivatives_of_gradients_match_float64() -> None:
+    given = parts((9,), 4, 12, 4)
+
+    def second(function, tensors):
+        slopes = torch.autograd.grad(function(*tensors).square().sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), tensors, materialize_grads=True)
+
+    for one, other in zip(second(ops.mlp, given), second(exact, in_float64(given)), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-4 * other.abs().max().item())
+
+
+def test_batched_gradients_and_counters_see_the_composition() -> None:
+    given, grads = parts((9,), 4, 12, 4), torch.randn(3, 9, 4)
+    batched = torch.autograd.grad(ops.mlp(*given), given, grads, is_grads_batched=True)
+    for index, grad in enumerate(grads):
+        for one, many in zip(torch.autograd.grad(ops.mlp(*given), given, grad), batched, strict=True):
+            torch.testing.assert_close(many[index], one)
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+        ops.mlp(*given)
+    assert counter.get_total_flops() == 2 * 9 * 12 * (4 + 4)
+
+
+def test_autocast_rounds_as_it_does_for_linear_layers() -> None:
+    x, weight1, bias1, weight2, bias2 = (tensor.detach() for tensor in parts((9,), 4, 12, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = ops.mlp(x, weight1, bias1, weight2, bias2)
+        expected = F.linear(F.gelu(F.linear(x, weight1, bias1)), weight2, bias2)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out, expected, rtol=2**-6, atol=2**-6)
+
+
+@pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
+def test_hidden_numbers_are_stored_only_for_a_gradient_and_then_once() -> None:
+    rows, width = 40_000, 128
+    given = parts((rows,), 8, width, 8)
+    hidden, small = 4 * rows * width, 4 * rows * 8
+    with torch.no_grad():
+        assert peak_bytes(lambda: ops.mlp(*given)) < 2 * small + hidden / 4
+    assert peak_bytes(lambda: ops.mlp(*given).sum().backward()) < 1.25 * hidden + 6 * small
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    x, weight1, bias1, weight2, bias2 = (tensor.detach() for tensor in parts((9,), 4, 12, 4))
+    for wrong in ((x[:, :3], weight1, bias1, weight2, bias2), (x, weight1, bias2, weight2, bias2)):
+        with pytest.raises(ValueError, match=r"mlp: expected x \(\.\.\., d\), weight1 \(width, d\)"):
+            ops.mlp(*wrong)
