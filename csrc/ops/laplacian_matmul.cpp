@@ -2,6 +2,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -21,10 +22,14 @@ void write_product(const RowPairs& pairs, const Tensor& values, const void* star
     return run(level, level.matmul_forward, task);
   }
   task.long_values = views(values);
-  const PartialSums sums(level, task, task.value_width);
-  task.short_value_sums = sums.get();
-  run(level, level.matmul_forward, task);
-  sums.add_up(out);
+  const int64_t at_a_time = split_alike(level, task);
+  for (int64_t first = 0; first < task.batch; first += at_a_time) {
+    PairTask part = matrices_of(task, first, std::min(at_a_time, task.batch - first));
+    const PartialSums sums(level, part, part.value_width);
+    part.short_value_sums = sums.get();
+    run(level, level.matmul_forward, part);
+    sums.add_up(out, first);
+  }
 }
 
 std::tuple<Tensor, Tensor, Tensor> product_gradients(const Tensor& grad, const RowPairs& pairs, const Tensor& values,

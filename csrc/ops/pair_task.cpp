@@ -13,13 +13,17 @@ constexpr int64_t kSplitRows = 128;
 // The most memory for those partial sums, in case the short side is long itself.
 constexpr int64_t kPartialBytes = int64_t{1} << 26;
 
-// Cuts the long side into ranges.
-void split(const Level& level, PairTask& task) {
-  const int64_t most = (task.longs + kSplitRows - 1) / kSplitRows;
-  const int64_t wanted = task.batch > 0 ? (kItems + task.batch - 1) / task.batch : 1;
+// Of the partial sums of one range of one matrix.
+int64_t partial_bytes(const Level& level, const PairTask& task) {
   const int64_t numbers = level.pad(task.type, task.width) + level.pad(task.type, task.value_width);
-  const int64_t bytes = 1 + task.batch * task.shorts * numbers * accumulation_bytes(task.type);
-  const int64_t affordable = 1 + kPartialBytes / bytes;
+  return task.shorts * numbers * accumulation_bytes(task.type);
+}
+
+// Cuts the long side into ranges: about as many as `wanted`, with partial sums of at most kPartialBytes for `matrices`
+// of them, unless a single range has more.
+void split(const Level& level, PairTask& task, int64_t wanted, int64_t matrices) {
+  const int64_t most = (task.longs + kSplitRows - 1) / kSplitRows;
+  const int64_t affordable = 1 + kPartialBytes / (1 + matrices * partial_bytes(level, task));
   const int64_t splits = std::min(std::min(most, wanted), affordable);
   if (splits > 0) {
     task.split_rows = (most + splits - 1) / splits * kSplitRows;
@@ -45,11 +49,25 @@ PairTask make_task(const Level& level, const RowPairs& pairs, int64_t value_widt
   task.value_width = value_width;
   task.scale = pairs.scale;
   task.counts = pairs.counts;
-  split(level, task);
+  split(level, task, task.batch > 0 ? (kItems + task.batch - 1) / task.batch : 1, task.batch);
   const Rows x_rows = views(x), y_rows = views(y);
   task.longs_in = task.long_is_row ? x_rows : y_rows;
   task.shorts_in = task.long_is_row ? y_rows : x_rows;
   return task;
+}
+
+int64_t split_alike(const Level& level, PairTask& task) {
+  split(level, task, kItems, 1);
+  return std::max(int64_t{1}, kPartialBytes / (1 + task.splits * partial_bytes(level, task)));
+}
+
+PairTask matrices_of(const PairTask& task, int64_t first, int64_t count) {
+  PairTask part = task;
+  part.batch = count;
+  for (Rows* rows : {&part.longs_in, &part.shorts_in, &part.long_values})
+    if (rows->offsets) rows->offsets += first;
+  if (part.counts) part.counts += first;
+  return part;
 }
 
 void run(const Level& level, PairFunction* function, const PairTask& task) {
@@ -65,12 +83,12 @@ PartialSums::PartialSums(const Level& level, const PairTask& task, int64_t width
       stride_(level.pad(task.type, width)),
       data_(task.items() * task.shorts * stride_ * accumulation_bytes(task.type)) {}
 
-void PartialSums::add_up(const Tensor& out) const {
+void PartialSums::add_up(const Tensor& out, int64_t first_matrix) const {
   const Type type = type_of(out);
   const int64_t row_bytes = stride_ * accumulation_bytes(task_.type), out_bytes = width_ * stored_bytes(type);
   const int64_t shorts = task_.shorts, splits = task_.splits;
   const char* sums = static_cast<const char*>(data_.get());
-  char* to = static_cast<char*>(out.data_ptr());
+  char* to = static_cast<char*>(out.data_ptr()) + first_matrix * shorts * out_bytes;
   const int64_t grain = 1 + kGrain / (1 + width_ * splits);
   torch::stable::parallel_for(0, task_.batch * shorts, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

@@ -22,6 +22,13 @@ struct RowPairs {
 // The shapes and the features; the caller sets what is read and written beside them.
 PairTask make_task(const Level& level, const RowPairs& pairs, int64_t value_width, Views& views);
 
+// Cuts the long side of each matrix as if it were alone, so that sums over it don't depend on the others. Returns how
+// many matrices can be computed at a time without partial sums that take too much memory.
+int64_t split_alike(const Level& level, PairTask& task);
+
+// Matrices first to first + count - 1 of a product that is summed over the long side.
+PairTask matrices_of(const PairTask& task, int64_t first, int64_t count);
+
 void run(const Level& level, PairFunction* function, const PairTask& task);
 
 // One matrix of partial sums for each item, one row for each short row, padded to whole vectors.
@@ -31,8 +38,8 @@ class PartialSums {
 
   void* get() const { return data_.get(); }
 
-  // Adds those of each matrix, in order, into `out`, whose matrices are dense.
-  void add_up(const Tensor& out) const;
+  // Adds those of each matrix, in order, into `out`, whose matrices are dense, from one of them on.
+  void add_up(const Tensor& out, int64_t first_matrix = 0) const;
 
  private:
   const Level& level_;
