@@ -9,7 +9,8 @@
 With `--device cuda` on the GPU. Each part writes a CSV to results/benchmarks/models/, `backbones` also a plot. Rivals
 have the same number of threads, and freed memory is kept for all of them. `over_base` is the median over the rounds of
 the time divided by that of `base` in the same round. `floor` is laplacianformer_tiny without the global branch:
-projections, local branch and MLPs only.
+projections, local branch and MLPs only. `products` is the limit: the matrix products of laplacianformer_tiny alone, its
+linear layers and patch embeddings, one after the other on memory that is already there.
 """
 
 from collections.abc import Callable, Iterator
@@ -78,6 +79,7 @@ def backbones() -> Iterator[Comparison]:
         for batch in (1, 4):
             for training in (False, True):
                 builders = {name: partial(build_model, name, (size, size), batch, training) for name in BACKBONES}
+                builders["products"] = partial(build_products, (size, size), batch, training)
                 yield {"size": size, "batch": batch, "training": training}, builders, "floor"
 
 
@@ -115,6 +117,49 @@ def build_model(name: str, size: tuple[int, int], batch: int, training: bool) ->
     model = BACKBONES[name](size[0]).train(training)
     images = torch.randn(batch, 3, *size)
     return inference_or_training(lambda: model(images), training)
+
+
+def build_products(size: tuple[int, int], batch: int, training: bool) -> Call:
+    """For training also those of the gradients, of inputs and of weights."""
+    made: dict[tuple[bool, int, int], Tensor] = {}
+
+    def matrix(rows: int, columns: int, is_result: bool = False) -> Tensor:
+        """Matrices of equal shapes are one, but no result is an input."""
+        return made.setdefault((is_result, rows, columns), torch.randn(rows, columns))
+
+    products: list[tuple[Tensor, Tensor, Tensor]] = []
+    for rows, width, out in product_shapes(BACKBONES["laplacianformer_tiny"](size[0]), torch.randn(1, 3, *size)):
+        tokens = batch * rows
+        x, weight, grad = matrix(tokens, width), matrix(out, width), matrix(tokens, out)
+        products.append((x, weight.t(), matrix(tokens, out, True)))
+        if training:
+            products.append((grad, weight, matrix(tokens, width, True)))
+            products.append((grad.t(), x, matrix(out, width, True)))
+
+    def call() -> None:
+        for left, right, result in products:
+            torch.mm(left, right, out=result)
+
+    return torch.no_grad()(call)
+
+
+def product_shapes(model: nn.Module, image: Tensor) -> list[tuple[int, int, int]]:
+    """Rows, numbers that are summed, and columns of the product of each linear layer and of each dense convolution."""
+    shapes: list[tuple[int, int, int]] = []
+
+    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(module, nn.Linear):
+            shapes.append((output.numel() // module.out_features, module.in_features, module.out_features))
+        elif isinstance(module, nn.Conv2d) and module.groups == 1:
+            taps = module.weight[0].numel()
+            shapes.append((output.numel() // module.out_channels, taps, module.out_channels))
+
+    hooks = [module.register_forward_hook(record) for module in model.modules()]
+    with torch.no_grad():
+        model.eval()(image)
+    for hook in hooks:
+        hook.remove()
+    return shapes
 
 
 def build_autocast(name: str, size: tuple[int, int], batch: int) -> Call:

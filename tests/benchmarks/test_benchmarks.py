@@ -73,3 +73,20 @@ difference = after.double() - before.double()
 assert found["standard_error"] == round(100 * difference.std(correction=0).item() / 2, 2)
 """
     run(code)
+
+
+@pytest.mark.slow
+def test_the_products_of_a_model_have_its_operations() -> None:
+    pytest.importorskip("matplotlib")
+    code = """
+import models, torch
+from torch.utils.flop_counter import FlopCounterMode
+model, image = models.BACKBONES["floor"](64).eval(), torch.randn(1, 3, 64, 64)
+shapes = models.product_shapes(model, image)
+with FlopCounterMode(display=False) as counter, torch.no_grad():
+    model(image)
+local = sum(2 * 9 * s * s * c * d for s, c, d in zip((16, 8, 4, 2), (64, 128, 320, 512), (2, 2, 2, 2)))
+assert sum(2 * rows * width * out for rows, width, out in shapes) == counter.get_total_flops() - local
+models.build_products((64, 64), 2, True)()
+"""
+    run(code)
