@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors
+from laplacianformer._util.tensor_files import json_entry, load_tensors, read_header
 from laplacianformer.training._frozen import flat
 
 # Layers with one output per class: they keep their random weights if the file has other classes.
@@ -20,34 +21,30 @@ _PER_CLASS = (
 
 def load_start(model: Any, path: Path) -> None:
     """Load the tensors of a weights file into a detector: all of them, or those of the backbone."""
-    tensors, metadata = read_tensors(path)
+    header, metadata = read_header(path)
     task = metadata.get("task")
     if task == "classification":
-        _load_backbone(model, path, tensors, metadata)
+        _load_backbone(model, path, header, metadata)
     elif task == "detection":
-        _load_all(model, path, tensors, metadata)
+        _load_all(model, path, metadata)
     else:
-        raise InputError(f"{path} holds weights for {task}: expected a classifier or a detector of this package")
+        said = limits.one_line(str(task))
+        raise InputError(f"{path} holds weights for {said}: expected a classifier or a detector of this package")
 
 
-def _load_backbone(model: Any, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+def _load_backbone(model: Any, path: Path, header: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     name, backbone = model.arguments["backbone"], model.backbone.maps.model
     if metadata.get("architecture") != name:
-        raise InputError(f"{path} holds a {metadata.get('architecture')}: expected {name}, the backbone")
-    given = {flat(key): tensor for key, tensor in tensors.items()}
-    expected = backbone.state_dict()
+        said = limits.one_line(str(metadata.get("architecture")))
+        raise InputError(f"{path} holds a {said}: expected {name}, the backbone")
+    given = {flat(key): key for key in header}
     # Without the last norm and the head, which a detector does not have.
-    chosen = {key: given[flat(key)] for key in expected if flat(key) in given}
-    check_tensors(path, name, expected, chosen)
-    backbone.load_state_dict(chosen)
+    names = {key: given[flat(key)] for key in backbone.state_dict() if flat(key) in given}
+    load_tensors(backbone, path, name, names)
 
 
-def _load_all(model: Any, path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    expected, chosen = model.state_dict(), dict(tensors)
-    stated = json_entry(path, metadata, "model_args")
-    if isinstance(stated, dict) and stated.get("num_classes") != model.arguments["num_classes"]:
-        for key in expected:
-            if key.startswith(_PER_CLASS):
-                chosen[key] = expected[key]
-    check_tensors(path, f"{model.detector} on {model.arguments['backbone']}", expected, chosen)
-    model.load_state_dict(chosen)
+def _load_all(model: Any, path: Path, metadata: Mapping[str, str]) -> None:
+    stated = json_entry(path, metadata, "model_args") if "model_args" in metadata else None
+    others = isinstance(stated, dict) and stated.get("num_classes") != model.arguments["num_classes"]
+    kept = [key for key in model.state_dict() if others and key.startswith(_PER_CLASS)]
+    load_tensors(model, path, f"{model.detector} on {model.arguments['backbone']}", kept=kept)

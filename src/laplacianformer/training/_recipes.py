@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import open_regular
 from laplacianformer.training._unique_keys import UniqueKeyLoader
 
 Recipe = TypeVar("Recipe")
@@ -37,7 +38,7 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
         kinds: types of recipes by the section that only this type has: {"model": Recipe, "detector": DetectionRecipe}.
             A type may have a function `complete` that fills in keys which the file leaves to something else.
     """
-    tree = _parse(_read(name), name)
+    tree = parse_yaml(_read(name), name)
     if not isinstance(tree, dict):
         raise InputError(f"recipe {name}: expected sections such as data: and optimise:, got {type(tree).__name__}")
     stated = set(tree)  # what the file says decides; where it says nothing, the overrides do
@@ -50,10 +51,30 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
     complete: Callable[[dict[str, Any]], None] | None = getattr(kind, "complete", None)
     if complete is not None:
         complete(tree)
+    return validated(tree, kind, f"recipe {name}")
+
+
+def validated(tree: Any, kind: type[Recipe], what: str) -> Recipe:
+    """A recipe, or one of its sections, from the values of its keys. `what` names it in messages."""
     try:
         return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
-        raise InputError(f"recipe {name}: {limits.one_line(_explain(error, kind))}") from None
+        raise InputError(f"{what}: {limits.one_line(_explain(error, kind))}") from None
+
+
+def stated_section(
+    path: Path, metadata: Mapping[str, str], section: str, kind: type[Recipe], changes: Mapping[str, Any] | None = None
+) -> Recipe:
+    """A section of the recipe in a weights file, which may come from anyone, with other values for some keys. Where
+    the file has no recipe, the section has its defaults."""
+    what, text = f"the recipe in the metadata of {path}", metadata.get("recipe", "{}")
+    if len(text) > limits.MOST_RECIPE_BYTES:
+        raise InputError(f"{what} has more than {limits.MOST_RECIPE_BYTES} bytes")
+    tree = parse_yaml(text, what)
+    found = tree.get(section, {}) if isinstance(tree, dict) else None
+    if not isinstance(found, dict):
+        raise InputError(f"{what} has no section {section}: expected keys and values, got {limits.shown(tree)}")
+    return validated({**found, **(changes or {})}, kind, f"{what}, section {section}")
 
 
 def as_yaml(recipe: Any, *, with_paths: bool = True) -> str:
@@ -89,7 +110,7 @@ def _folder() -> Any:
 def _read(name: str) -> str:
     if name.endswith((".yaml", ".yml")):
         try:
-            with Path(name).open("rb") as file:
+            with open_regular(Path(name)) as file:
                 data = file.read(limits.MOST_RECIPE_BYTES + 1)
             text = data.decode()
         except (OSError, UnicodeDecodeError, ValueError) as error:  # also a name with a null character
@@ -117,7 +138,8 @@ def _refuse_old_name(name: str) -> None:
         )
 
 
-def _parse(text: str, what: str) -> Any:
+def parse_yaml(text: str, what: str) -> Any:
+    """The values of a text, within limits; an InputError says what is wrong with `what`."""
     try:
         tree = yaml.load(text, UniqueKeyLoader)
     except RecursionError:
@@ -157,7 +179,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         tree = tree[section]
         if not isinstance(tree, dict):
             raise InputError(f"override {override!r}: {section} has no keys")
-    tree[key] = _parse(text, f"the value of {path}")
+    tree[key] = parse_yaml(text, f"the value of {path}")
 
 
 def _explain(error: ValidationError, recipe: type) -> str:
