@@ -49,6 +49,14 @@ def test_a_limited_number_of_images_is_spread_over_all_classes(tmp_path: Path, c
     assert Path(names[-1]).parent.name == f"class{labels[-1]}"
 
 
+def test_a_cache_of_no_image_that_can_be_read_is_refused(tmp_path: Path) -> None:
+    """Also where every image may be unreadable."""
+    for path in image_folder(tmp_path).rglob("*.png"):
+        path.write_text("no image")
+    with pytest.raises(InputError, match=r"none of the 24 images can be read; the last: .*7\.png: not an image"):
+        open_loaders(recipe(tmp_path, "data.corrupt_limit=1", "data.cache=true"))
+
+
 def test_a_folder_is_listed_by_one_process_for_all(tmp_path: Path) -> None:
     listed = []
 

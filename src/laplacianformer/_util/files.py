@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and read only where they are regular files."""
 
 import errno
 import io
@@ -103,6 +103,14 @@ def _also_as(path: Path, other: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     with replacing(path) as file:
         file.write(f"{to_json(value)}\n".encode())
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A file to read. Raises OSError also for a named pipe, a device or a socket, which may have no end."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a pipe that nobody writes would wait for ever
+        raise OSError("not a regular file")
+    return path.open("rb")
 
 
 def check_folder(folder: Path) -> None:

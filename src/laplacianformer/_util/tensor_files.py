@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def state_dict(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a file."""
+    """The tensors and the metadata of a file whose header was checked: it may claim more than memory holds."""
     with _opened(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118  no iterator
 
@@ -80,7 +80,7 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 @contextmanager
 def _opened(path: Path, framework: str) -> Iterator[Any]:
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not there"
+        what = "is a folder" if path.is_dir() else "is not a regular file" if path.exists() else "is not there"
         raise InputError(f"{path} {what}: expected a weights file (.safetensors)")
     try:
         with _utf8(path) as readable, safe_open(readable, framework=framework) as file:
@@ -89,6 +89,8 @@ def _opened(path: Path, framework: str) -> Iterator[Any]:
         raise InputError(
             f"{path} is not a complete safetensors file ({limits.reason(error)}): copy or export it again"
         ) from None
+    except MemoryError:  # also of addresses alone, where a process may only have so many
+        raise InputError(f"{path} is larger than the memory that this process may use") from None
 
 
 @contextmanager
@@ -161,3 +163,29 @@ def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor],
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         raise InputError(f"{path} does not hold the {architecture} that it names: {'; '.join(different[:3])}{more}")
+
+
+def load_tensors(
+    model: nn.Module,
+    path: Path,
+    architecture: str,
+    names: Mapping[str, str] | None = None,
+    kept: Collection[str] = (),
+) -> None:
+    """Load the tensors of a file into a model. The header is checked first, and only what is loaded is read.
+
+    Args:
+        architecture: what the file should hold, for messages.
+        names: of tensors in the model, each with its name in the file; without them, all of the file under their own.
+        kept: names of tensors that the model keeps, which are not loaded.
+    """
+    header, _ = read_header(path)
+    names = {name: name for name in header} if names is None else names
+    expected = model.state_dict()
+    own = {name: expected[name] for name in kept}
+    chosen = {name: stored for name, stored in names.items() if name not in own}
+    check_tensors(path, architecture, expected, {**{name: header[stored] for name, stored in chosen.items()}, **own})
+    with _opened(path, "pt") as file:
+        tensors = {**{name: file.get_tensor(stored) for name, stored in chosen.items()}, **own}
+    check_tensors(path, architecture, expected, tensors)  # the settings in them, too
+    model.load_state_dict(tensors)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import check_tensors, read_metadata, read_tensors
+from laplacianformer._util.files import open_regular
+from laplacianformer._util.tensor_files import check_tensors, load_tensors, read_header, read_metadata
 from laplacianformer.convert._recipe import Teacher
 from laplacianformer.inspect._finite import first_not_finite, is_finite
 from laplacianformer.model import LaplacianFormer
@@ -130,39 +131,46 @@ def _of_hub(teacher: Teacher) -> TeacherModel:
 
 
 def _of_file(teacher: Teacher, path: Path) -> TeacherModel:
-    tensors = _tensors(path)
+    described = path.suffix == ".safetensors"  # it has a header, which says what there is before it is read
+    tensors = read_header(path)[0] if described else _state_dict(path)
     name = teacher.name.partition(".")[0]
     arguments = dict(teacher.args)
     if "num_classes" not in arguments and timm.is_model(name):
         classifier = timm.models.get_pretrained_cfg(name).classifier
         last = tensors.get(f"{classifier}.weight") if isinstance(classifier, str) else None
-        if last is not None:
+        if last is not None and last.ndim:
             arguments["num_classes"] = len(last)
+            limits.check_arguments(arguments, f"the model of {path}")
     model: Any = _create(teacher, **arguments)
-    check_tensors(path, name, model.state_dict(), tensors)
-    model.load_state_dict(tensors)
+    if described:
+        load_tensors(model, path, name)
+    else:
+        check_tensors(path, name, model.state_dict(), tensors)
+        model.load_state_dict(tensors)
     return TeacherModel(model, name, {**arguments, "num_classes": model.num_classes}, weights=path.name)
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a state dict that torch saved."""
-    if path.suffix == ".safetensors":
-        return read_tensors(path)[0]
+def _state_dict(path: Path) -> dict[str, Tensor]:
+    """The tensors of a state dict that torch saved."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with open_regular(path) as file:
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not one of its own
         raise InputError(f"can't read the weights {path}: {limits.reason(error)}") from None
     if isinstance(state, dict):
         state = next((state[key] for key in ("state_dict", "model") if isinstance(state.get(key), dict)), state)
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise InputError(f"{path} holds no state dict: expected tensors by name")
+    if any(value.is_meta for value in state.values()):
+        raise InputError(f"{path} holds tensors of the meta device, without numbers: save the model itself")
     return {str(name): tensor for name, tensor in state.items()}
 
 
 def read_classes(path: Path, outputs: int) -> tuple[str, ...]:
     """The names of the outputs in order, from a JSON file with a list of them or with {name: output}."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            text = file.read().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"can't read the classes {path}: {limits.reason(error)}") from None
     found = limits.parse_json(text, str(path))

@@ -52,21 +52,26 @@ def open_folder(path: Path, *, like_torchvision: bool = False) -> Images:
 
 def _open_folder(path: Path, *, like_torchvision: bool) -> Images:
     suffixes: Collection[str] = IMG_EXTENSIONS if like_torchvision else get_img_extensions(as_set=True)
+    files = sorted(listed(path, suffixes, "images"), key=os.path.split if like_torchvision else natural_key)
+    inside = [os.path.dirname(os.path.relpath(file, path)) for file in files]
+    targets, classes = by_class(path, files, inside, key=str if like_torchvision else natural_key)
+    if like_torchvision:  # class by class, also where another character comes before the / of a subfolder
+        order = sorted(range(len(files)), key=targets.__getitem__)
+        files, targets = [files[index] for index in order], [targets[index] for index in order]
+    check_used(path, classes, "images")
+    return FolderImages(str(path), files, targets, classes)
+
+
+def listed(path: Path, suffixes: Collection[str], kind: str) -> list[str]:
+    """The files below a folder, in no order; what was left out is in the log. `kind` is what they are called there."""
     listing = list_files(path, suffixes, hidden=True)
     if listing.unreadable:
         folder, reason = min(listing.unreadable)
         raise InputError(f"can't list the folder {folder}: {reason}")
     listing.warn(path)
     if not listing.files:
-        raise InputError(f"found no images in {path} (looked for {', '.join(sorted(suffixes))})")
-    files = sorted(listing.files, key=os.path.split if like_torchvision else natural_key)
-    inside = [os.path.dirname(os.path.relpath(file, path)) for file in files]
-    targets, classes = _classes(path, files, inside, key=str if like_torchvision else natural_key)
-    if like_torchvision:  # class by class, also where another character comes before the / of a subfolder
-        order = sorted(range(len(files)), key=targets.__getitem__)
-        files, targets = [files[index] for index in order], [targets[index] for index in order]
-    _check_used(path, classes)
-    return FolderImages(str(path), files, targets, classes)
+        raise InputError(f"found no {kind} in {path} (looked for {', '.join(sorted(suffixes))})")
+    return listing.files
 
 
 def _open_tar(path: Path) -> Images:
@@ -77,7 +82,7 @@ def _open_tar(path: Path) -> Images:
     # timm takes the innermost folder for the class.
     inside = [_folder_in_tar(*sample) for sample in reader.samples]
     names = [sample[0].name for sample in reader.samples]
-    targets, classes = _classes(path, names, _without_shared(inside))
+    targets, classes = by_class(path, names, _without_shared(inside))
     reader.targets = np.array(targets)
     return ReaderImages(reader, classes)
 
@@ -99,10 +104,14 @@ def _without_shared(folders: list[str]) -> list[str]:
     return ["/".join(each[shared:]) for each in parts]
 
 
-def _classes(
-    path: Path, names: Sequence[str], inside: Sequence[str], key: Callable[[str], Any] = natural_key
+def by_class(
+    path: Path,
+    names: Sequence[str],
+    inside: Sequence[str],
+    key: Callable[[str], Any] = natural_key,
+    kind: str = "images",
 ) -> tuple[list[int], list[str]]:
-    """Numbers and names of the classes, by the folder in which each image is."""
+    """Numbers and names of the classes, by the folder in which each file is."""
     first = [folder.split(os.sep, 1)[0] for folder in inside]
     if "" in first:
         stray = names[first.index("")]
@@ -115,15 +124,15 @@ def _classes(
         said = ", ".join(f"{name} {counts[name]}" for name in classes[:_MOST_NAMED])
         more = f" and {len(classes) - _MOST_NAMED} more classes" if len(classes) > _MOST_NAMED else ""
         logger.warning(
-            "%s: %d images are in subfolders of the class folders and count for the class: %s%s",
-            *(path, deeper, said, more),
+            "%s: %d %s are in subfolders of the class folders and count for the class: %s%s",
+            *(path, deeper, kind, said, more),
         )
     return [numbers[name] for name in first], classes
 
 
-def _check_used(path: Path, classes: Sequence[str]) -> None:
-    """Raise if a folder has no images of its own. A link to a folder around it is no class, and was left out."""
+def check_used(path: Path, classes: Collection[str], kind: str) -> None:
+    """Raise if a folder has no files of its own. A link to a folder around it is no class, and was left out."""
     for entry in sorted(path.iterdir()):
         around = entry.is_symlink() and path.resolve().is_relative_to(entry.resolve())
         if entry.is_dir() and not around and entry.name not in classes:
-            raise InputError(f"{entry} has no images of its own: every class needs at least one")
+            raise InputError(f"{entry} has no {kind} of its own: every class needs at least one")

@@ -4,8 +4,6 @@ They are rotated as their EXIF data says, transparency is put on white, 16 bits 
 first frame is taken.
 """
 
-import glob
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +18,7 @@ from torchvision.transforms import Compose, Grayscale
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.limits import MOST_PIXELS
-from laplacianformer.data._walk import list_files, matching, warn_left_out
+from laplacianformer.data import _walk
 
 SUFFIXES = frozenset({".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _PROGRAMS = frozenset({"EPS", "WMF", "EMF"})  # Pillow would run them, with Ghostscript or Windows
@@ -30,60 +28,9 @@ _MOST_ELONGATED = 100  # longer side over shorter: the shorter side is resized t
 
 
 def find(names: Sequence[str], *, warn: bool = True) -> Iterator[tuple[Path, str]]:
-    """The files that names of files, folders (with their subfolders, without hidden files) and patterns stand for.
-
-    Each comes with an empty string, or with the reason why there is no such file. In a folder and among the matches of
-    a pattern, each real file is there once, whatever links there are; warn: say in the log what was left out.
-    """
-    for name in names:
-        yield from _find(name, warn=warn)
-
-
-def _find(name: str, *, warn: bool) -> Iterator[tuple[Path, str]]:
-    try:
-        yield from _in_folder(Path(name), warn=warn) if os.path.isdir(name) else _named(name, warn=warn)
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        yield Path(name), error.strerror or str(error)
-
-
-def _named(name: str, *, warn: bool) -> Iterator[tuple[Path, str]]:
-    path = Path(name)
-    if path.is_file():
-        yield path, ""
-    elif path.exists():
-        yield path, "not a regular file"
-    elif glob.has_magic(name):
-        yield from _matches(name, warn=warn)
-    else:
-        yield path, "no such file or folder"
-
-
-def _matches(pattern: str, *, warn: bool) -> Iterator[tuple[Path, str]]:
-    matches = matching(pattern)
-    names: dict[str, str] = {}  # the shortest by real path: a link to a folder around it makes names longer
-    for match in sorted(matches, key=lambda match: (len(match), match)):
-        names.setdefault(os.path.realpath(match), match)
-    if warn:
-        left_out = sorted(set(matches) - set(names.values()))
-        warn_left_out(pattern, left_out, "names of files or folders that match under another name")
-    seen = set[str]()  # files may match, and so may the folder that they are in
-    for path, failure in find(sorted(names.values()), warn=warn):
-        real = os.path.realpath(path)
-        if real not in seen:
-            seen.add(real)
-            yield path, failure
-    if not matches:
-        yield Path(pattern), "no file matches this pattern"
-
-
-def _in_folder(folder: Path, *, warn: bool) -> Iterator[tuple[Path, str]]:
-    listing = list_files(folder, SUFFIXES, hidden=False)
-    if warn:
-        listing.warn(folder)
-    yield from ((path, "") for path in sorted(map(Path, listing.files)))
-    yield from ((Path(path), f"can't be listed: {reason}") for path, reason in sorted(listing.unreadable))
-    if not listing.files and not listing.unreadable:
-        yield folder, f"no images in this folder (looked for {', '.join(sorted(SUFFIXES))})"
+    """The images that names of files, folders and patterns stand for, each with an empty string or the reason why there
+    is none; warn: say in the log what was left out."""
+    return _walk.find(names, SUFFIXES, "images", warn=warn)
 
 
 def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Image.Image:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.data._batch import NO_LABEL, Batch, Corrupt
 from laplacianformer.data._images import to_input
 from laplacianformer.data._indexed import Images
@@ -29,10 +30,13 @@ class Memory:
             try:
                 image, target = images.read(index)
             except Exception as error:  # whatever a broken file makes a decoder raise
-                corrupt.add([f"{images.name(index)}: {error}"], len(images))
+                line = f"{images.name(index)}: {error}"
+                corrupt.add([line], len(images))
                 continue
             pixels.append(resize(image))
             targets.append(target)
+        if not pixels:
+            raise InputError(f"none of the {len(images)} images can be read; the last: {line}")
         self.pixels, self.targets = torch.stack(pixels), torch.tensor(targets)
         self.mean = 255 * torch.tensor(model_input["mean"]).view(3, 1, 1)
         self.std = 255 * torch.tensor(model_input["std"]).view(3, 1, 1)

@@ -1,9 +1,10 @@
-"""The files below a folder: each real file once, whatever symbolic links there are, and what was left out."""
+"""The files below folders, and those that patterns match: each real file once, whatever symbolic links there are, and
+what was left out."""
 
 import glob
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,3 +131,75 @@ class _Walk:
         else:
             self.files.add(real)
             self.listing.files.append(path)
+
+
+# ---- files by names of files, folders and patterns ----
+
+
+def find(
+    names: Sequence[str], suffixes: Collection[str], kind: str, *, warn: bool = True
+) -> Iterator[tuple[Path, str]]:
+    """The files that names of files, folders (with their subfolders, without hidden files) and patterns stand for.
+
+    Each comes with an empty string, or with the reason why there is no such file. In a folder and among the matches of
+    a pattern, each real file is there once, whatever links there are.
+
+    Args:
+        suffixes: of files in folders, in lower case.
+        kind: what these files are called in messages.
+        warn: say in the log what was left out.
+    """
+    finder = _Finder(suffixes, kind, warn=warn)
+    for name in names:
+        yield from finder.find(name)
+
+
+class _Finder:
+    """What `find` looks for."""
+
+    def __init__(self, suffixes: Collection[str], kind: str, *, warn: bool) -> None:
+        self.suffixes, self.kind, self.warn = suffixes, kind, warn
+
+    def find(self, name: str) -> Iterator[tuple[Path, str]]:
+        try:
+            yield from self._in_folder(Path(name)) if os.path.isdir(name) else self._named(name)
+        except OSError as error:  # a name that is too long, a folder that may not be entered
+            yield Path(name), error.strerror or str(error)
+
+    def _named(self, name: str) -> Iterator[tuple[Path, str]]:
+        path = Path(name)
+        if path.is_file():
+            yield path, ""
+        elif path.exists():
+            yield path, "not a regular file"
+        elif glob.has_magic(name):
+            yield from self._matches(name)
+        else:
+            yield path, "no such file or folder"
+
+    def _matches(self, pattern: str) -> Iterator[tuple[Path, str]]:
+        matches = matching(pattern)
+        names: dict[str, str] = {}  # the shortest by real path: a link to a folder around it makes names longer
+        for match in sorted(matches, key=lambda match: (len(match), match)):
+            names.setdefault(os.path.realpath(match), match)
+        if self.warn:
+            left_out = sorted(set(matches) - set(names.values()))
+            warn_left_out(pattern, left_out, "names of files or folders that match under another name")
+        seen = set[str]()  # files may match, and so may the folder that they are in
+        for name in sorted(names.values()):
+            for path, failure in self.find(name):
+                real = os.path.realpath(path)
+                if real not in seen:
+                    seen.add(real)
+                    yield path, failure
+        if not matches:
+            yield Path(pattern), "no file matches this pattern"
+
+    def _in_folder(self, folder: Path) -> Iterator[tuple[Path, str]]:
+        listing = list_files(folder, self.suffixes, hidden=False)
+        if self.warn:
+            listing.warn(folder)
+        yield from ((path, "") for path in sorted(map(Path, listing.files)))
+        yield from ((Path(path), f"can't be listed: {reason}") for path, reason in sorted(listing.unreadable))
+        if not listing.files and not listing.unreadable:
+            yield folder, f"no {self.kind} in this folder (looked for {', '.join(sorted(self.suffixes))})"

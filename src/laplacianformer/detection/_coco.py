@@ -16,6 +16,7 @@ from torch import Tensor
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import open_regular
 from laplacianformer.data import _images as images
 from laplacianformer.detection import _shapes as shapes
 from laplacianformer.detection._checked_coco import checked_tree
@@ -138,9 +139,10 @@ class _FileImages:
 
 def _read_json(path: Path) -> Any:
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
-        raise InputError(f"can't read {path}: {error.strerror}") from None
+        raise InputError(f"can't read {path}: {error.strerror or error}") from None
     return limits.parse_json(data, str(path))
 
 

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from PIL import Image
-from pydantic import TypeAdapter
 
 from laplacianformer._util.devices import device_name
 from laplacianformer._util.errors import InputError
@@ -17,10 +15,11 @@ from laplacianformer.detection._batches import HeldOut, held_out_pictures
 from laplacianformer.detection._coco import CocoImages, Split, open_coco
 from laplacianformer.detection._find import Prediction, find_objects
 from laplacianformer.detection._pictures import Drawn, with_objects
-from laplacianformer.detection._recipe import DetectionData
+from laplacianformer.detection._recipe import DetectionData, DetectionRun
 from laplacianformer.detection._scores import Scores, as_results, coco_scores
 from laplacianformer.detection._weights import DetectorWeights
 from laplacianformer.plots._pillow import draw_sheet
+from laplacianformer.training import _recipes as recipes
 
 SPLITS: dict[str, Split] = {"train": "train", **dict.fromkeys(("validation", "val", "valid", "eval", "test"), "val")}
 EXAMPLES = 5  # images on the sheet
@@ -44,11 +43,10 @@ def open_data(loaded: DetectorWeights, data: str, split: str = "validation") -> 
     """`DIR`, a COCO data set, or `shapes`, if its categories are those of the weights."""
     if split not in SPLITS:
         raise InputError(f"no split {split!r}: expected one of {', '.join(SPLITS)}")
-    recipe = yaml.safe_load(loaded.metadata.get("recipe", "{}"))
     reader, root = ("shapes", None) if data in ("shapes", "shapes:") else ("coco", data.removeprefix("coco:"))
-    stated = {**recipe.get("data", {}), "reader": reader, "root": root}
-    opened = TypeAdapter(DetectionData).validate_python(stated)
-    seed = recipe.get("run", {}).get("seed", 0)
+    given = {"reader": reader, "root": root}
+    opened = recipes.stated_section(loaded.path, loaded.metadata, "data", DetectionData, given)
+    seed = recipes.stated_section(loaded.path, loaded.metadata, "run", DetectionRun).seed
     images = open_coco(opened, SPLITS[split], masks=loaded.has_masks, seed=seed)
     if (images.classes, images.category_ids) != (loaded.classes, loaded.category_ids):
         raise InputError(

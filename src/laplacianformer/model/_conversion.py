@@ -56,7 +56,9 @@ def conversion_of(said: Any, what: str) -> Conversion:
     fits = fits and isinstance(said["attention_args"], dict) and isinstance(said["layers"], list)
     if not fits or not all(isinstance(name, str) for name in said["layers"]):
         raise InputError(f"{what} can't be used: {shown(said)}. Expected {', '.join(sorted(keys))}")
-    check_arguments(said["attention_args"], what)
+    check_arguments(said, what)
+    if len(set(said["layers"])) < len(said["layers"]):
+        raise InputError(f"{what} names a layer twice: {shown(said['layers'])}")
     return Conversion(said["attention"], said["attention_args"], tuple(said["layers"]))
 
 

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
-import yaml
 from PIL import Image
-from pydantic import TypeAdapter
 from torch import Tensor
 from torchvision.transforms.v2.functional import to_pil_image
 
@@ -20,9 +19,10 @@ from laplacianformer.segmentation._classes import find_classes
 from laplacianformer.segmentation._images import LabelledImages, Split, open_images
 from laplacianformer.segmentation._inference import windowed
 from laplacianformer.segmentation._pictures import overlay
-from laplacianformer.segmentation._recipe import SegmentationData
+from laplacianformer.segmentation._recipe import SegmentationData, SegmentationRun
 from laplacianformer.segmentation._scores import PixelScores, Scores
 from laplacianformer.segmentation._weights import SegmenterWeights
+from laplacianformer.training import _recipes as recipes
 
 SPLITS: dict[str, Split] = {
     "train": "train",
@@ -50,18 +50,17 @@ def open_data(loaded: SegmenterWeights, data: str, split: str = "validation") ->
     """`[READER:]DIR` or `shapes`, if its classes are those of the weights."""
     if split not in SPLITS:
         raise InputError(f"no split {split!r}: expected one of {', '.join(SPLITS)}")
-    recipe = yaml.safe_load(loaded.metadata.get("recipe", "{}"))
-    stated = recipe.get("data", {})
+    stated = partial(recipes.stated_section, loaded.path, loaded.metadata)
     reader, colon, root = data.partition(":")
     if data in ("shapes", "shapes:"):
         given = {"reader": "shapes", "root": None}
     elif colon and reader in READERS:
         given = {"reader": reader, "root": root}
     else:
-        known = stated.get("reader") if stated.get("reader") in READERS else "folders"
-        given = {"reader": known, "root": data}
-    opened = TypeAdapter(SegmentationData).validate_python({**stated, **given})
-    images = open_images(opened, SPLITS[split], recipe.get("run", {}).get("seed", 0), loaded.labels)
+        known = stated("data", SegmentationData).reader
+        given = {"reader": known if known in READERS else "folders", "root": data}
+    opened, seed = stated("data", SegmentationData, given), stated("run", SegmentationRun).seed
+    images = open_images(opened, SPLITS[split], seed, loaded.labels)
     if images.labels.names != loaded.labels.names:
         raise InputError(
             f"{images.source} has the classes {_first(images.labels.names)}, {loaded.path} knows "

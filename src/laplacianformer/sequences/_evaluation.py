@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import yaml
-from pydantic import TypeAdapter
 
 from laplacianformer._util.devices import device_name
 from laplacianformer._util.errors import InputError
@@ -17,8 +15,9 @@ from laplacianformer.data._sources import parse
 from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.sequences._batches import SequenceBatch, held_out_batches
 from laplacianformer.sequences._recipe import SequenceData
-from laplacianformer.sequences._sources import GENERATED, open_sequences
+from laplacianformer.sequences._sources import GENERATED, check_length, open_sequences
 from laplacianformer.sequences._weights import EncoderWeights
+from laplacianformer.training import _recipes as recipes
 
 _GENERATED_SAMPLES = 2000  # as many as the published test set of ListOps has, where the weights don't say
 
@@ -43,17 +42,20 @@ def open_batches(
 
     Labels are indices into the classes of the weights. A generated split is that of the seed in their recipe.
     """
-    stated = yaml.safe_load(loaded.metadata.get("recipe", "{}")).get("data", {})
-    stated |= {"task": loaded.sequence, "length": loaded.model.length}
-    samples = None
+    given: dict[str, Any] = {"task": loaded.sequence, "length": loaded.model.length}
     if loaded.sequence in GENERATED:
         if data.rstrip(":") != loaded.sequence:
             raise InputError(f"{loaded.path} is for generated sequences: give --data {loaded.sequence}, not {data}")
-        samples = stated.get("val_samples") or _GENERATED_SAMPLES
     else:
         reader, root = parse(data)
-        stated |= {"reader": reader or "folder", "root": root}
-    opened = open_sequences(TypeAdapter(SequenceData).validate_python(stated).wanted(split, samples))
+        given |= {"reader": reader or "folder", "root": root}
+    stated = recipes.stated_section(loaded.path, loaded.metadata, "data", SequenceData, given)
+    samples = (stated.val_samples or _GENERATED_SAMPLES) if loaded.sequence in GENERATED else None
+    try:
+        check_length(stated.task, stated.length, stated.shortest)
+    except InputError as error:  # of what the file says, not of what was given
+        raise InputError(f"{loaded.path} has a length or a recipe that its task can't have: {error}") from None
+    opened = open_sequences(stated.wanted(split, samples))
     numbers = numbers_among(opened.classes, loaded.classes, data, "the weights don't")
     batches = held_out_batches(opened, batch_size, workers, pairs=loaded.model.pairs)
     renumbered: Any = Renumbered(batches, numbers)

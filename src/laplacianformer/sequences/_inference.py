@@ -11,11 +11,12 @@ import torch
 from laplacianformer._util.devices import chosen_device
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import _images as images
+from laplacianformer.data._walk import find
 from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.sequences import _listops as listops
 from laplacianformer.sequences._batches import pad
 from laplacianformer.sequences._sources import Array, grey
-from laplacianformer.sequences._texts import read_text
+from laplacianformer.sequences._texts import SUFFIXES, read_text
 from laplacianformer.sequences._weights import EncoderWeights
 
 BATCH_SIZE = 8
@@ -36,9 +37,9 @@ def predict(
     """One prediction per sequence, in the order of `names`. Memory: one batch.
 
     Args:
-        names: for text: files, and folders with *.txt files in them; for retrieval: text files, of which each two
-            that follow each other are a pair; for image and pathfinder: images; for listops: expressions, or files
-            with one in each line.
+        names: for text: files, folders with *.txt files in them, and patterns; for retrieval: text files, of which
+            each two that follow each other are a pair; for image and pathfinder: images; for listops: expressions, or
+            files with one in each line.
         top: number of classes in each ranking.
         device: such as "cuda:1"; None takes the accelerator if there is one, or the CPU.
     """
@@ -82,12 +83,13 @@ def _sequences(loaded: EncoderWeights, names: Sequence[str]) -> Found:
 
 def _expressions(names: Sequence[str], length: int) -> Found:
     for name in names:
-        lines = {name: name}
-        if not name.lstrip().startswith(("[", "(")) and Path(name).is_file():
-            text = Path(name).read_text(errors="replace").splitlines()
-            lines = {f"{name}, line {number}": line for number, line in enumerate(text, 1) if line.strip()}
-            if not lines:
-                yield name, "the file is empty: expected one expression in each line"
+        try:
+            lines = _lines(name)
+        except OSError as error:  # a name that is too long, a file that may not be read
+            yield name, error.strerror or str(error)
+            continue
+        if not lines:
+            yield name, "the file is empty: expected one expression in each line"
         for label, line in lines.items():
             try:
                 tokens = listops.parse(line)
@@ -98,14 +100,17 @@ def _expressions(names: Sequence[str], length: int) -> Found:
             yield label, listops.encode(tokens) if fits else f"{len(tokens)} tokens, the model takes {length} at most"
 
 
+def _lines(name: str) -> dict[str, str]:
+    """Expressions by what they are called: the lines of a file, or what is no file."""
+    if name.lstrip().startswith(("[", "(")) or not Path(name).is_file():
+        return {name: name}
+    text = Path(name).read_text(errors="replace").splitlines()
+    return {f"{name}, line {number}": line for number, line in enumerate(text, 1) if line.strip()}
+
+
 def _texts(names: Sequence[str], length: int) -> Found:
-    for name in names:
-        path = Path(name)
-        files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
-        if not files:
-            yield name, "no *.txt files in this folder"
-        for file in files:
-            yield str(file), _text(file, length)
+    for path, failure in find(names, SUFFIXES, "texts"):
+        yield str(path), failure or _text(path, length)
 
 
 def _text(path: Path, length: int) -> Array | str:

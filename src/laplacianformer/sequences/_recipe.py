@@ -1,16 +1,26 @@
 """What a recipe with an `encoder:` section may say: every key, its type, its range and what it means."""
 
-import math
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from laplacianformer.sequences._pathfinder import SIDE
-from laplacianformer.sequences._sources import TaskName, Wanted
+from laplacianformer._util import limits
+from laplacianformer.sequences._sources import TaskName, Wanted, check_length
 from laplacianformer.sequences._weights import load_encoder
 from laplacianformer.training import _recipes as recipes
-from laplacianformer.training._recipe import Count, Fraction, Optimise, Run, check_warmup, checked
+from laplacianformer.training._recipe import (
+    Count,
+    Depth,
+    Fraction,
+    ModelArguments,
+    Optimise,
+    Run,
+    Width,
+    Workers,
+    check_warmup,
+    checked,
+)
 
 
 @checked
@@ -18,12 +28,12 @@ class Encoder:
     """What is trained: a `SequenceEncoder`. The defaults are those of the published comparison."""
 
     attention: str = "laplacian"  # a token mixer, or a control: none, mean, local
-    attention_args: dict[str, Any] = Field(default_factory=dict)  # of the token mixer, such as gain
-    landmarks: Count | None = 128  # or random features, where the token mixer has either
-    dim: Count = 64
-    depth: Count = 2
-    num_heads: Count = 2
-    mlp_dim: Count = 128
+    attention_args: ModelArguments = Field(default_factory=dict)  # of the token mixer, such as gain
+    landmarks: Width | None = 128  # or random features, where the token mixer has either
+    dim: Width = 64
+    depth: Depth = 2
+    num_heads: Width = 2
+    mlp_dim: Width = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     # A weights file of an encoder to start from. Its head is replaced where the task or the classes are others.
     weights: str | None = None
@@ -38,7 +48,8 @@ class SequenceData:
     reader: str = "folder"  # of images: folder (also a tar), digits, or timm's torch/ and hfds/ names
     train_split: str = "train"
     val_split: str = "validation"
-    length: Annotated[int, Field(ge=4)] = 1024  # tokens at most: texts are cut, ListOps is shorter, images have as many
+    # Tokens at most: texts are cut, ListOps is shorter, images have as many.
+    length: Annotated[int, Field(ge=4, le=limits.LARGEST_ARGUMENT)] = 1024
     # Of ListOps: tokens; expressions are longer than that. The rules give hardly any of more than 8,000.
     shortest: Annotated[int, Field(ge=4, le=4000)] = 500
     # For generated tasks, the number of sequences. For others, the most, spread evenly over all.
@@ -46,7 +57,7 @@ class SequenceData:
     val_samples: Count | None = None
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of generated tasks; run.seed does not change the data
     cache: bool = False  # keep each sequence in memory once it is read or generated (in each worker, if there are any)
-    workers: Annotated[int, Field(ge=0)] = 4  # processes that read or generate, for each training process
+    workers: Workers = 4  # processes that read or generate, for each training process
     corrupt_limit: Fraction = 0.01  # stop when more than this fraction of an epoch's sequences can't be read
 
     def wanted(self, split: str, samples: int | None) -> Wanted:
@@ -90,14 +101,7 @@ class SequenceRecipe:
     @model_validator(mode="after")
     def _fits_together(self) -> "SequenceRecipe":
         check_warmup(self.optimise)
-        data = self.data
-        if data.task == "pathfinder" and data.length != SIDE**2:
-            raise ValueError(f"data.length must be {SIDE**2} for pathfinder, whose images are {SIDE} x {SIDE}")
-        if data.task == "image" and math.isqrt(data.length) ** 2 != data.length:
-            raise ValueError(f"data.length must be a square number for image, got {data.length}")
-        # Lists have every length from 4 tokens on; a range that holds one is found by drawing again.
-        if data.task == "listops" and data.shortest > data.length - 4:
-            raise ValueError("data.shortest must be at least 4 below data.length")
+        check_length(self.data.task, self.data.length, self.data.shortest)
         if self.run.strategy == "fsdp":
             raise ValueError("run.strategy=fsdp is for classification: encoders of sequences train with ddp")
         return self

@@ -68,6 +68,7 @@ class Wanted:
 
 def open_sequences(wanted: Wanted, once: Once = in_this_process) -> Sequences:
     """The sequences of a split. `once` calls a function in one process and returns its result in all."""
+    check_length(wanted.task, wanted.length, wanted.shortest)
     if wanted.task in GENERATED:
         return _generated(wanted)
     if wanted.task == "image":
@@ -79,6 +80,20 @@ def open_sequences(wanted: Wanted, once: Once = in_this_process) -> Sequences:
     kind = texts.TextFolder if wanted.task == "text" else texts.TextPairs
     opened: Sequences = once(partial(kind, Path(wanted.root), wanted.split, wanted.length))
     return opened if wanted.samples is None else _Spread(opened, wanted.samples)
+
+
+def check_length(task: str, length: int, shortest: int) -> None:
+    """Refuse a number of tokens that the sequences of a task can't have. Messages name the keys of a recipe."""
+    side = pathfinder.SIDE
+    if task == "pathfinder" and length != side**2:
+        raise InputError(
+            f"data.length must be {side**2} for pathfinder, whose images are {side} x {side}, got {length}"
+        )
+    if task == "image" and math.isqrt(length) ** 2 != length:
+        raise InputError(f"data.length must be a square number for image, got {length}")
+    # Lists have every length from 4 tokens on; a range that holds one is found by drawing again.
+    if task == "listops" and shortest > length - 4:
+        raise InputError(f"data.shortest must be at least 4 below data.length, got {shortest} and {length}")
 
 
 def _generated(wanted: Wanted) -> "_Generated":

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer.data import mix, seed_all
 from laplacianformer.data._labels import Renumbered, numbers_among
@@ -91,9 +92,9 @@ def create_encoder(recipe: SequenceRecipe, classes: tuple[str, ...]) -> Sequence
         model = SequenceEncoder(
             VOCABULARY[data.task], data.length, len(classes), pairs=data.task == "retrieval", **options
         )
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"can't create the encoder with encoder.attention={encoder.attention}: {reason}") from None
+    except Exception as error:  # whatever arguments that nobody expected make the parts of an encoder raise
+        given = limits.one_line(encoder.attention)
+        raise InputError(f"can't create the encoder with encoder.attention={given}: {limits.reason(error)}") from None
     if encoder.weights is not None:
         load_start(model, Path(encoder.weights), data.task, classes)
     return model

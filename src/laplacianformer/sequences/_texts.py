@@ -1,6 +1,6 @@
 """Byte texts from folders of labelled files and from tables of pairs. Bytes are bytes: any encoding will do.
 
-    DIR/{train,test}/{pos,neg}/*.txt          one text per file, one folder per class (IMDb's layout)
+    DIR/{train,test}/{pos,neg}/*.txt          one text per file, one folder per class, at any depth (IMDb's layout)
     DIR/NAME.{train,eval,test}.tsv            label, id, id, text, text in each line (Long Range Arena's layout)
 
 Files are checked when they are opened, and read when they are needed. Token k is the byte k - 1; 0 is padding.
@@ -14,9 +14,14 @@ from typing import Any
 import numpy as np
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import open_regular
+from laplacianformer.data._folders import by_class, check_used, listed
 
 VOCABULARY = 257
 PAIR_CLASSES = ("different", "same")
+SUFFIXES = (".txt",)
+_KIND = "*.txt files"
+_UNLABELLED = "unsup"
 _COLUMNS = 5  # label, two ids, two texts
 _LABELS = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
 _TRAINING = ("train", "training")
@@ -34,7 +39,7 @@ def encode(text: bytes, length: int) -> Array:
 def read_text(path: Path, length: int) -> Array:
     """Tokens of a text file, if it has any."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(length)
     except OSError as error:
         raise InputError(f"can't read {path}: {error.strerror or error}") from None
@@ -43,25 +48,31 @@ def read_text(path: Path, length: int) -> Array:
     return encode(text, length)
 
 
+def _check_not_empty(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:  # a link to nothing
+        raise InputError(f"can't read {path}: {error.strerror or error}") from None
+    if size == 0:
+        raise InputError(f"{path} is empty: expected a text of at least one byte")
+
+
 class TextFolder:
-    """Texts by index, with the names of their folders as classes."""
+    """Texts by index. Their class is the folder at the first level; deeper levels are only places."""
 
     def __init__(self, root: Path, split: str, length: int) -> None:
         folder = _of_split(root, split, lambda name: root / name, "/CLASS/*.txt")
         self.length = length
-        found = {each.name: sorted(each.glob("*.txt")) for each in sorted(folder.iterdir()) if each.is_dir()}
-        # IMDb has a folder of texts without labels beside the two classes.
-        found = {name: paths for name, paths in found.items() if name != "unsup"}
-        self.classes = tuple(found)
-        if len(found) < 2:
-            raise InputError(f"{folder} has {len(found)} folders of texts: expected one for each class")
-        for name, paths in found.items():
-            if not paths:
-                raise InputError(f"{folder / name} has no *.txt files: every class needs at least one")
-        self.samples = [(path, target) for target, paths in enumerate(found.values()) for path in paths]
-        for path, _ in self.samples:
-            if path.stat().st_size == 0:
-                raise InputError(f"{path} is empty: expected a text of at least one byte")
+        inside = {path: path.relative_to(folder).parent for path in sorted(map(Path, listed(folder, SUFFIXES, _KIND)))}
+        # IMDb has lists of addresses and a folder of texts without labels beside the folders of the two classes.
+        paths = [path for path, below in inside.items() if below.parts and below.parts[0] != _UNLABELLED]
+        targets, classes = by_class(folder, list(map(str, paths)), [str(inside[path]) for path in paths], str, _KIND)
+        check_used(folder, {*classes, _UNLABELLED}, _KIND)
+        if len(classes) < 2:
+            raise InputError(f"{folder} has {len(classes)} folders of texts: expected one for each class")
+        self.classes, self.samples = tuple(classes), list(zip(paths, targets, strict=True))
+        for path in paths:
+            _check_not_empty(path)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -84,7 +95,7 @@ class TextPairs:
         self.offsets = array("q")
         offset = 0
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 for number, line in enumerate(file, 1):
                     _columns(line, self.path, number)
                     self.offsets.append(offset)

@@ -13,8 +13,16 @@ from typing import Any
 
 import torch
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors, state_dict, write_tensors
+from laplacianformer._util.tensor_files import (
+    check_tensors,
+    json_entry,
+    load_tensors,
+    read_header,
+    state_dict,
+    write_tensors,
+)
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._sources import VOCABULARY
 from laplacianformer.weights._file import FORMAT, check_task, with_defaults_of_file
@@ -80,15 +88,18 @@ def encoder_metadata(
 def load_encoder(path: Path | str) -> EncoderWeights:
     """The encoder of a file that `save_encoder` wrote, in float32 and evaluation mode."""
     path = Path(path)
-    tensors, metadata = read_tensors(path)
+    header, metadata = read_header(path)
     arguments, classes = _checked(path, metadata)
     try:
+        with torch.device("meta"):  # before there is memory for what the file may only claim
+            expected = SequenceEncoder(**arguments).state_dict()
+        check_tensors(path, _NAME, expected, header)
         model = SequenceEncoder(**arguments)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path} asks for a {_NAME} that can't be built: {reason}") from None
-    check_tensors(path, _NAME, model.state_dict(), tensors)
-    model.load_state_dict(tensors)
+    except InputError:
+        raise
+    except Exception as error:  # whatever arguments that nobody expected make the parts of an encoder raise
+        raise InputError(f"{path} asks for a {_NAME} that can't be built: {limits.reason(error)}") from None
+    load_tensors(model, path, _NAME)
     return EncoderWeights(model.eval(), classes, metadata["sequence"], metadata, path)
 
 
@@ -109,17 +120,25 @@ def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], t
     check_task(path, metadata, "sequences")
     missing = [key for key in _KEYS if key not in metadata]
     if missing or metadata["architecture"] != _NAME:
-        what = f"no {', '.join(missing)} in its metadata" if missing else f"a {metadata['architecture']!r}"
+        what = f"no {', '.join(missing)} in its metadata" if missing else f"a {limits.shown(metadata['architecture'])}"
         raise InputError(f"{path} is not an encoder of this package ({what}): expected a file of save_encoder")
     arguments, classes = (json_entry(path, metadata, key) for key in ("model_args", "classes"))
     sequence = metadata["sequence"]
     if sequence not in VOCABULARY:
-        raise InputError(f"{path} is for {sequence!r}: expected one of {', '.join(VOCABULARY)}")
+        raise InputError(f"{path} is for {limits.shown(sequence)}: expected one of {', '.join(VOCABULARY)}")
+    given = f"{path} has model_args {limits.shown(arguments)}"
     if not isinstance(arguments, dict) or arguments.get("vocabulary") != VOCABULARY[sequence]:
-        raise InputError(f"{path} has model_args {arguments!r}: expected a vocabulary of {VOCABULARY[sequence]}")
+        raise InputError(f"{given}: expected a vocabulary of {VOCABULARY[sequence]}")
+    limits.check_arguments(arguments, f"model_args in the metadata of {path}")
+    if not isinstance(arguments.get("attention_args") or {}, dict):
+        raise InputError(f"{given}: expected attention_args with names")
     if bool(arguments.get("pairs")) != (sequence == "retrieval"):
-        raise InputError(f"{path} has model_args {arguments!r}: expected pairs for retrieval, and for nothing else")
+        raise InputError(f"{given}: expected pairs for retrieval, and for nothing else")
     count = arguments.get("num_classes")
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes) or len(classes) != count:
-        raise InputError(f"{path} names {classes!r} for an encoder of {count} classes")
+    fits = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+    if not fits or len(classes) != count or len(set(classes)) != count:
+        raise InputError(
+            f"{path} names {limits.shown(classes)} for an encoder of {limits.shown(count)} classes: expected as many "
+            "different names"
+        )
     return with_defaults_of_file(metadata, arguments), tuple(classes)

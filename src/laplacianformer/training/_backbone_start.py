@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import check_tensors, json_entry, read_tensors
+from laplacianformer._util.tensor_files import json_entry, load_tensors, read_header
 from laplacianformer.training._feature_maps import FeatureMaps
 from laplacianformer.training._frozen import flat
 from laplacianformer.weights._file import task_name
@@ -38,40 +39,35 @@ def load_start(model: Any, path: Path, task: str, maps: FeatureMaps, per_class: 
     per_class: how the names of layers with one output per class begin. They keep their random weights if the file has
         other classes.
     """
-    tensors, metadata = read_tensors(path)
+    header, metadata = read_header(path)
     stated = metadata.get("task")
     if stated == "classification":
-        _load_backbone(model, path, maps, tensors, metadata)
+        _load_backbone(model, path, maps, header, metadata)
     elif stated == task:
-        _load_all(model, path, per_class, tensors, metadata)
+        _load_all(model, path, per_class, metadata)
     else:
+        said = limits.one_line(str(stated))
         raise InputError(
-            f"{path} holds weights for {stated}: expected a classifier or a {task_name(task)} of this package"
+            f"{path} holds weights for {said}: expected a classifier or a {task_name(task)} of this package"
         )
 
 
 def _load_backbone(
-    model: Any, path: Path, maps: FeatureMaps, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+    model: Any, path: Path, maps: FeatureMaps, header: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
     name = model.arguments["backbone"]
     if metadata.get("architecture") != name:
-        raise InputError(f"{path} holds a {metadata.get('architecture')}: expected {name}, the backbone")
-    given = {flat(key): tensor for key, tensor in tensors.items()}
-    expected = maps.model.state_dict()
+        said = limits.one_line(str(metadata.get("architecture")))
+        raise InputError(f"{path} holds a {said}: expected {name}, the backbone")
+    given = {flat(key): key for key in header}
     # Without the last norm and the head, which a model on feature maps does not have.
-    chosen = {key: given[flat(key)] for key in expected if flat(key) in given}
-    check_tensors(path, name, expected, chosen)
-    maps.model.load_state_dict(chosen)
+    names = {key: given[flat(key)] for key in maps.model.state_dict() if flat(key) in given}
+    load_tensors(maps.model, path, name, names)
 
 
-def _load_all(
-    model: Any, path: Path, per_class: tuple[str, ...], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
-) -> None:
-    expected, chosen = model.state_dict(), dict(tensors)
-    stated = json_entry(path, metadata, "model_args")
-    if isinstance(stated, dict) and stated.get("num_classes") != model.arguments["num_classes"]:
-        for key in expected:
-            if key.startswith(per_class):
-                chosen[key] = expected[key]
-    check_tensors(path, f"{metadata.get('architecture')} on {model.arguments['backbone']}", expected, chosen)
-    model.load_state_dict(chosen)
+def _load_all(model: Any, path: Path, per_class: tuple[str, ...], metadata: Mapping[str, str]) -> None:
+    stated = json_entry(path, metadata, "model_args") if "model_args" in metadata else None
+    others = isinstance(stated, dict) and stated.get("num_classes") != model.arguments["num_classes"]
+    kept = [key for key in model.state_dict() if others and key.startswith(per_class)]
+    architecture = limits.one_line(str(metadata.get("architecture")))
+    load_tensors(model, path, f"{architecture} on {model.arguments['backbone']}", kept=kept)

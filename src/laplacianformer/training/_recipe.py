@@ -12,6 +12,8 @@ from laplacianformer._util import limits
 
 Count = Annotated[int, Field(ge=1, le=limits.MOST_OPTION)]
 Workers = Annotated[int, Field(ge=0, le=limits.MOST_PROCESSES)]
+Width = Annotated[int, Field(ge=1, le=limits.LARGEST_ARGUMENT)]  # of a part of a model
+Depth = Annotated[int, Field(ge=1, le=limits.DEEPEST)]  # how often a part is repeated
 Side = Annotated[int, Field(ge=1, le=limits.MOST_SIDE)]  # pixels
 Std = Annotated[float, Field(ge=limits.STD_RANGE[0], le=limits.STD_RANGE[1])]
 Mean = Annotated[float, Field(ge=-limits.MOST_MEAN, le=limits.MOST_MEAN)]
@@ -90,7 +92,7 @@ def _check_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-# Arguments of timm.create_model.
+# Arguments of timm.create_model, or of a token mixer.
 ModelArguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
 
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import open_regular
 from laplacianformer.training._unique_keys import UniqueKeyLoader
 
 Recipe = TypeVar("Recipe")
@@ -50,10 +51,30 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
     complete: Callable[[dict[str, Any]], None] | None = getattr(kind, "complete", None)
     if complete is not None:
         complete(tree)
+    return validated(tree, kind, f"recipe {name}")
+
+
+def validated(tree: Any, kind: type[Recipe], what: str) -> Recipe:
+    """A recipe, or one of its sections, from the values of its keys. `what` names it in messages."""
     try:
         return TypeAdapter(kind).validate_python(tree)
     except ValidationError as error:
-        raise InputError(f"recipe {name}: {limits.one_line(_explain(error, kind))}") from None
+        raise InputError(f"{what}: {limits.one_line(_explain(error, kind))}") from None
+
+
+def stated_section(
+    path: Path, metadata: Mapping[str, str], section: str, kind: type[Recipe], changes: Mapping[str, Any] | None = None
+) -> Recipe:
+    """A section of the recipe in a weights file, which may come from anyone, with other values for some keys. Where
+    the file has no recipe, the section has its defaults."""
+    what, text = f"the recipe in the metadata of {path}", metadata.get("recipe", "{}")
+    if len(text) > limits.MOST_RECIPE_BYTES:
+        raise InputError(f"{what} has more than {limits.MOST_RECIPE_BYTES} bytes")
+    tree = parse_yaml(text, what)
+    found = tree.get(section, {}) if isinstance(tree, dict) else None
+    if not isinstance(found, dict):
+        raise InputError(f"{what} has no section {section}: expected keys and values, got {limits.shown(tree)}")
+    return validated({**found, **(changes or {})}, kind, f"{what}, section {section}")
 
 
 def as_yaml(recipe: Any, *, with_paths: bool = True) -> str:
@@ -105,7 +126,7 @@ def _read(name: str) -> str:
 
 def _read_file(path: Path, what: str = "") -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(limits.MOST_RECIPE_BYTES + 1)
         text = data.decode()
     except (OSError, UnicodeDecodeError, ValueError) as error:  # also a name with a null character

@@ -1,0 +1,113 @@
+"""Files that nobody should trust, wherever one is read: what they claim is checked before it is believed."""
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.classification import load_recipe
+from laplacianformer.convert._recipe import Teacher
+from laplacianformer.convert._teacher import load_teacher, read_classes
+from laplacianformer.detection._evaluation import open_data
+from laplacianformer.detection._weights import load_detector, save_detector
+from laplacianformer.model._conversion import conversion_of
+from laplacianformer.sequences import SequenceEncoder, Wanted, load_encoder, open_sequences, save_encoder
+from laplacianformer.weights import load_weights
+from tests.convert import helpers as convert
+from tests.detection import helpers as detection
+from tests.detection.helpers import open_folder
+from tests.helpers import save_small
+from tests.test_limits import refused
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+def claim(path: Path, count: int) -> None:
+    """The same metadata with one tensor of so many numbers, which the file system stores nothing for."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    for name in [name for name in header if name != "__metadata__"]:
+        del header[name]
+    header["huge"] = {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + 4 * count)
+
+
+def start_of_a_detector(path: Path) -> None:
+    detection.small("retinanet", weights=path)
+
+
+def teacher(path: Path) -> None:
+    load_teacher(Teacher(name="vit_tiny_patch16_224", weights=str(path), args=convert.arguments()))
+
+
+@pytest.mark.parametrize(
+    ("load", "holds"),
+    [
+        (load_weights, "laplacianformer_nano"),
+        (load_encoder, "sequence_encoder"),
+        (start_of_a_detector, "laplacianformer_nano"),
+        (teacher, "vit_tiny_patch16_224"),
+    ],
+)
+def test_a_sparse_file_of_100_gb_is_not_read(path: Path, load: Any, holds: str) -> None:
+    if load is load_encoder:
+        model = SequenceEncoder(16, 20, 10, dim=16, landmarks=4, depth=1)
+        save_encoder(path, model, sequence="listops", classes=tuple("0123456789"))
+    else:
+        save_small(path)
+    for count, message in ((25 * 10**9, "at most 4000000000"), (10**9, f"does not hold the {holds}")):
+        claim(path, count)
+        refused(path, message, load)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("null", "expected keys and values, got None"),
+        ("data: {workers: bad}", "section data: workers: input should be a valid integer"),
+        ("run: {seed: x}", "section run: seed: input should be a valid integer"),
+    ],
+)
+def test_a_recipe_in_a_detector_is_not_trusted(path: Path, recipe: str, message: str) -> None:
+    save_detector(path, detection.small("retinanet"), classes=["a", "b", "c"], metadata={"recipe": recipe})
+    loaded = load_detector(path)
+    with pytest.raises(InputError, match=message):
+        open_data(loaded, "shapes")
+
+
+def test_a_conversion_names_each_layer_once_and_not_too_many() -> None:
+    said = {"attention": "laplacian", "attention_args": {}, "layers": ["a", "b", "a"]}
+    with pytest.raises(InputError, match="it names a layer twice"):
+        conversion_of(said, "it")
+    with pytest.raises(InputError, match="it has more than 1000 values"):
+        conversion_of({**said, "layers": list(map(str, range(200_000)))}, "it")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", ["recipe", "annotations", "pairs", "state", "classes"])
+def test_a_pipe_in_the_place_of_a_file_is_not_opened(tmp_path: Path, what: str) -> None:
+    """Nobody writes to it: opening it would wait for ever."""
+    names = {"recipe": "r.yaml", "annotations": "instances_train.json", "pairs": "a.train.tsv"}
+    pipe = tmp_path / names.get(what, "pipe")
+    os.mkfifo(pipe)
+    (tmp_path / "train").mkdir()
+    opened = {
+        "recipe": lambda: load_recipe(str(pipe)),
+        "annotations": lambda: open_folder(tmp_path),
+        "pairs": lambda: open_sequences(Wanted("retrieval", "train", 10, str(tmp_path))),
+        "state": lambda: teacher(pipe),
+        "classes": lambda: read_classes(pipe, 2),
+    }
+    with pytest.raises(InputError, match=f"can't read .*{pipe.name}: not a regular file"):
+        opened[what]()
