@@ -15,12 +15,15 @@ from laplacianformer.convert._teacher import load_teacher, read_classes
 from laplacianformer.detection._evaluation import open_data
 from laplacianformer.detection._weights import load_detector, save_detector
 from laplacianformer.model._conversion import conversion_of
+from laplacianformer.segmentation import load_segmenter, save_segmenter
+from laplacianformer.segmentation._evaluation import open_data as open_labelled
 from laplacianformer.sequences import SequenceEncoder, Wanted, load_encoder, open_sequences, save_encoder
 from laplacianformer.weights import load_weights
 from tests.convert import helpers as convert
 from tests.detection import helpers as detection
 from tests.detection.helpers import open_folder
 from tests.helpers import save_small
+from tests.segmentation import helpers as segmentation
 from tests.test_limits import refused
 
 
@@ -47,6 +50,10 @@ def start_of_a_detector(path: Path) -> None:
     detection.small("retinanet", weights=path)
 
 
+def start_of_a_segmenter(path: Path) -> None:
+    segmentation.small(weights=path)
+
+
 def teacher(path: Path) -> None:
     load_teacher(Teacher(name="vit_tiny_patch16_224", weights=str(path), args=convert.arguments()))
 
@@ -57,6 +64,7 @@ def teacher(path: Path) -> None:
         (load_weights, "laplacianformer_nano"),
         (load_encoder, "sequence_encoder"),
         (start_of_a_detector, "laplacianformer_nano"),
+        (start_of_a_segmenter, "laplacianformer_nano"),
         (teacher, "vit_tiny_patch16_224"),
     ],
 )
@@ -84,6 +92,16 @@ def test_a_recipe_in_a_detector_is_not_trusted(path: Path, recipe: str, message:
     loaded = load_detector(path)
     with pytest.raises(InputError, match=message):
         open_data(loaded, "shapes")
+
+
+@pytest.mark.parametrize(
+    "recipe", ["null", "data: [1]", "data: {workers: bad}", "data: {reader: [1]}", "run: {seed: x}"]
+)
+def test_a_recipe_in_a_segmenter_is_not_trusted(path: Path, recipe: str) -> None:
+    save_segmenter(path, segmentation.small(), labels=segmentation.CLASSES, metadata={"recipe": recipe})
+    loaded = load_segmenter(path)
+    with pytest.raises(InputError, match="the recipe in the metadata of"):
+        open_labelled(loaded, "nowhere")
 
 
 def test_a_conversion_names_each_layer_once_and_not_too_many() -> None:

@@ -16,7 +16,7 @@ from laplacianformer.cli import main
 from laplacianformer.convert import convert, load_recipe, train
 from laplacianformer.convert._teacher import read_classes
 from laplacianformer.export._check import differences
-from laplacianformer.export._exported import TOLERANCE, export_model
+from laplacianformer.export._exported import export_model, tolerance
 from laplacianformer.training import Silent
 from tests.convert.helpers import SIDE, arguments, images, teacher
 from tests.helpers import picture
@@ -269,4 +269,4 @@ def test_onnx_computes_what_a_converted_model_does(finished: tuple[Path, Any]) -
     _, result = finished
     loaded = load_weights(result.weights)
     exported = export_model(loaded, "onnx")
-    assert all(found.relative < TOLERANCE for found in differences(loaded, exported.run))
+    assert all(found.relative < tolerance("float32") for found in differences(loaded, exported.run))

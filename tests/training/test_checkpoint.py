@@ -220,6 +220,7 @@ FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
         for text in ("a: " + "[" * 3000, "a: {b: !!int x}", "a: {b: 2020-99-99}", "a: {b: " + "9" * 5000 + "}")
     },
     "a step in the metrics of 5,000 digits": change("metrics", to="step,loss\n" + "9" * 5000 + ",1\n"),
+    "a lone carriage return in the metrics": change("metrics", to="step,loss\n3,\r4\n"),
     "an unknown weight": change("model", "more", to=torch.zeros(1)),
     "a missing weight": lambda state: state["model"].pop(NAME),
     "a number for a name": lambda state: state["model"].update({3: torch.zeros(1)}),

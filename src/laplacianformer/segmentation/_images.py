@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.files import open_regular
 from laplacianformer.data import _images as images
 from laplacianformer.data import _shapes as shapes
 from laplacianformer.data._walk import list_files
@@ -228,7 +229,8 @@ def _labels(data: SegmentationData, root: Path) -> Labels | None:
 def _ade20k(path: Path) -> Labels:
     """From a table of 150 rows, of which the first column is the value of a class and the last its name."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()[1:]
+        with open_regular(path) as file:
+            lines = file.read().decode().splitlines()[1:]
         rows = [line.split("\t") for line in lines if line.strip()]
         entries = [{"name": row[-1].strip(), "value": int(row[0])} for row in rows]
     except (OSError, UnicodeDecodeError, ValueError) as error:

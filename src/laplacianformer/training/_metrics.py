@@ -49,7 +49,10 @@ class Metrics:
                 "%s is not as it was written: its rows up to step %d are restored from the checkpoint", self.path, after
             )
         whole = found.rpartition("\n")[0] if recorded is None else recorded  # without a truncated row
-        rows = list(csv.DictReader(io.StringIO(whole)))
+        try:
+            rows = list(csv.DictReader(io.StringIO(whole)))
+        except csv.Error as error:
+            raise InputError(f"{self.path} is damaged ({error}): remove it to continue without its rows") from None
         for line, row in enumerate(rows, 2):
             if not _is_row(row, self.columns):
                 raise InputError(
