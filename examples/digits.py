@@ -53,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(output: Path) -> None:
     """The same as `laplacianformer train --recipe digits --output DIR`."""
-    checkpoint = output / "checkpoint.pt"
-    if checkpoint.exists():
-        checkpoint.unlink()  # of an earlier demo: this one starts anew
+    for checkpoint in output.glob("checkpoint*.pt"):  # of an earlier demo: this one starts anew
+        checkpoint.unlink()
     cli.main(["train", "--recipe", "digits", "--output", str(output)])
 
 

@@ -51,11 +51,12 @@ def test_the_demo_draws_a_training_and_prints_where_everything_is(demo, tmp_path
 
 def test_the_demo_trains_as_the_command_does_and_starts_anew(demo, tmp_path, monkeypatch):
     (tmp_path / "checkpoint.pt").touch()
+    (tmp_path / "checkpoint.previous.pt").touch()
     called = []
     monkeypatch.setattr(demo.cli, "main", called.append)
     demo.train(tmp_path)
     assert called == [["train", "--recipe", "digits", "--output", str(tmp_path)]]
-    assert not (tmp_path / "checkpoint.pt").exists()
+    assert not list(tmp_path.glob("checkpoint*.pt"))
 
 
 def test_the_demo_says_that_it_can_not_draw_before_it_trains(demo, tmp_path, monkeypatch, capsys):

@@ -132,7 +132,7 @@ class _FileImages:
     def __call__(self, name: str, size: tuple[int, int]) -> Image.Image:
         path = self.folder / name
         if not path.is_file():
-            raise InputError(f"there is no {path}")
+            raise InputError(f"there is no {limits.one_line(str(path))}")
         image = images.read(path)
         return images.read(path, upright=False) if image.size == size[::-1] != size else image
 
