@@ -22,7 +22,7 @@ from laplacianformer.weights import load_weights
 from tests.convert import helpers as convert
 from tests.detection import helpers as detection
 from tests.detection.helpers import open_folder
-from tests.helpers import save_small
+from tests.helpers import INPUT, save_small
 from tests.segmentation import helpers as segmentation
 from tests.test_limits import refused
 
@@ -102,6 +102,20 @@ def test_a_recipe_in_a_segmenter_is_not_trusted(path: Path, recipe: str) -> None
     loaded = load_segmenter(path)
     with pytest.raises(InputError, match="the recipe in the metadata of"):
         open_labelled(loaded, "nowhere")
+
+
+def test_an_input_that_a_model_of_one_size_cannot_take_is_refused(path: Path) -> None:
+    convert.save_teacher(path, convert.teacher())
+    load_weights(path)
+    said = json.dumps({**INPUT, "size": [3, 16, 32]})
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header, tensors = json.loads(file.read(length)), file.read()
+    header["__metadata__"]["input"] = said
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + tensors)
+    with pytest.raises(InputError, match="states an input of 16 x 32 pixels, and its model takes 32 x 32 alone"):
+        load_weights(path)
 
 
 def test_a_conversion_names_each_layer_once_and_not_too_many() -> None:

@@ -111,6 +111,7 @@ def load_weights(path: Path | str, *, model_args: Mapping[str, Any] | None = Non
         arguments = {**arguments, **model_args}
         metadata = {**metadata, "model_args": json.dumps(arguments)}
     model = _created(path, metadata, arguments)
+    _check_fixed_size(path, model, model_input["size"])
     tensors, _ = read_tensors(path)
     check_tensors(path, metadata["architecture"], model.state_dict(), tensors)  # the settings in them, too
     model.load_state_dict(tensors)
@@ -226,6 +227,16 @@ def _created(path: Path, metadata: Mapping[str, str], arguments: dict[str, Any])
     if "converted" in metadata:
         exchange(model, conversion_of(json_entry(path, metadata, "converted"), f"converted in the metadata of {path}"))
     return model
+
+
+def _check_fixed_size(path: Path, model: nn.Module, size: Sequence[int]) -> None:
+    """Refuse an input that the model can't take: many vision transformers are built for one image size."""
+    embedding = getattr(model, "patch_embed", None)
+    fixed = getattr(embedding, "img_size", None)
+    if fixed is not None and getattr(embedding, "strict_img_size", False) and tuple(fixed) != tuple(size[1:]):
+        raise InputError(
+            f"{path} states an input of {size[1]} x {size[2]} pixels, and its model takes {fixed[0]} x {fixed[1]} alone"
+        )
 
 
 def _expected_tensors(path: Path, metadata: Mapping[str, str], arguments: dict[str, Any]) -> dict[str, Tensor]:
