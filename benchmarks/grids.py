@@ -49,7 +49,7 @@ def scaling() -> Iterator[Comparison]:
 
 def options() -> Iterator[Comparison]:
     """As many tokens that count in every row but those of the half mask, which has half of them."""
-    for size in ((TOKENS,), (64, 64)):
+    for size in ((TOKENS,), (64, 64), (16, 16, 16)):
         for training in (False, True):
             builders: dict[str, Callable[[], Call]] = {
                 "plain": partial(build, size, training, batch=BATCH),

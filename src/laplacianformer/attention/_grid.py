@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from laplacianformer import ops
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.attention._state import SettingsInState
+from laplacianformer.attention._volumes import convolve_volume
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import accumulation_dtype
 from laplacianformer.ops._tracing import is_traced
@@ -153,7 +154,8 @@ class GridAttention(SettingsInState):
             kernel, image = convolution.weight[:, :, None], tokens_bnc.mT[:, :, None]
             out = F.conv2d(image, kernel, convolution.bias, padding=(0, 1), groups=self.dim)
         else:
-            out = convolution(tokens_bnc.unflatten(1, size).movedim(-1, 1))
+            grid = tokens_bnc.unflatten(1, size).movedim(-1, 1)
+            out = convolve_volume(convolution, grid) if self.axes == 3 else convolution(grid)
         return out.movedim(1, -1).flatten(1, -2)
 
     def rotate(self, x_bhnd: Tensor, size: Size) -> Tensor:
