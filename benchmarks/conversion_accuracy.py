@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="of the recipe, in all conversions")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()  # overrides may follow options
     torch.set_num_threads(arguments.threads)
     file = arguments.output / "accuracy.csv"
     rows = list(read_rows(file)) if file.exists() else []
