@@ -23,9 +23,9 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import (
     check_tensors,
     json_entry,
+    load_described,
     read_header,
     read_metadata,
-    read_tensors,
     state_dict,
     write_tensors,
 )
@@ -112,9 +112,7 @@ def load_weights(path: Path | str, *, model_args: Mapping[str, Any] | None = Non
         metadata = {**metadata, "model_args": json.dumps(arguments)}
     model = _created(path, metadata, arguments)
     _check_fixed_size(path, model, model_input["size"])
-    tensors, _ = read_tensors(path)
-    check_tensors(path, metadata["architecture"], model.state_dict(), tensors)  # the settings in them, too
-    model.load_state_dict(tensors)
+    load_described(model, path, metadata["architecture"])
     return Weights(model.eval(), classes, model_input, metadata, path)
 
 
