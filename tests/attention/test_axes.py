@@ -16,7 +16,7 @@ def with_fewer_axes(layer: LaplacianAttention, axis: int, **options: Any) -> Lap
     """The layer for grids without an axis that has length one, with the same weights."""
     grid = tuple(cells for index, cells in enumerate(layer.grid) if index != axis)
     fewer = LaplacianAttention(DIM, HEADS, axes=layer.axes - 1, grid=grid, **options)
-    state = {name: value for name, value in layer.state_dict().items() if name != "_extra_state"}  # another grid
+    state = {**layer.state_dict(), "_extra_state": fewer.get_extra_state()}  # of another grid
     state["dwc.weight"] = state["dwc.weight"].select(2 + axis, 1)
     state["whitening.running_var"] = state["whitening.running_var"].mean(1 + axis)
     fewer.load_state_dict(state)

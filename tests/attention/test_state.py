@@ -1,9 +1,10 @@
-"""The settings of a layer are in its state: weights of other settings are refused, those without any load."""
+"""The settings of a layer are in its state: weights of other settings are refused, those without any warn."""
 
 import copy
 import io
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ import torch
 
 from laplacianformer import LaplacianAttention
 from laplacianformer.attention import ATTENTIONS, AblationAttention
-from tests.model.helpers import TWO_STAGES
+from tests.helpers import small_model
+from tests.model.helpers import TWO_STAGES, images
 
 OTHERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("laplacian", {}, {"gain": 2.0}),
@@ -36,6 +38,10 @@ OTHERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+def without_settings(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in state.items() if not key.endswith("_extra_state")}
+
+
 def through_safetensors(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return safetensors.torch.load(safetensors.torch.save(state))
 
@@ -55,7 +61,8 @@ def test_weights_of_other_settings_are_refused(name: str, options: Any, others: 
     for strict in (True, False):
         with pytest.raises(RuntimeError, match=r"the weights were made with .* instead of .*: build the model with"):
             other.load_state_dict(state, strict=strict)
-    other.load_state_dict({key: value for key, value in state.items() if key != "_extra_state"})
+    with pytest.warns(UserWarning, match="does not say with which settings"):
+        other.load_state_dict(without_settings(state))
     ATTENTIONS[name](32, 2, **options).load_state_dict(state)
 
 
@@ -78,12 +85,52 @@ def test_weights_of_another_mixer_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_state_without_settings_loads_as_before(name: str) -> None:
+def test_a_state_without_settings_loads_with_a_warning(name: str) -> None:
     """As earlier versions wrote it; other settings are then unknown."""
-    state = {key: value for key, value in ATTENTIONS[name](32, 2).state_dict().items() if key != "_extra_state"}
-    found = ATTENTIONS[name](32, 2, rope=False).load_state_dict(state)
+    state = without_settings(ATTENTIONS[name](32, 2).state_dict())
+    with pytest.warns(UserWarning, match="does not say with which settings .* used with .*rope=False"):
+        found = ATTENTIONS[name](32, 2, rope=False).load_state_dict(state)
     assert (found.missing_keys, found.unexpected_keys) == ([], [])
     assert "_extra_state" not in state, "what was given is not changed"
+
+
+def load_pth(model: torch.nn.Module, state: dict[str, torch.Tensor], folder: Path) -> None:
+    torch.save({"state_dict": state}, folder / "state.pth")
+    timm.models.load_checkpoint(model, str(folder / "state.pth"))
+
+
+def load_safetensors(model: torch.nn.Module, state: dict[str, torch.Tensor], folder: Path) -> None:
+    safetensors.torch.save_file(state, folder / "state.safetensors")
+    timm.models.load_checkpoint(model, str(folder / "state.safetensors"))
+
+
+@pytest.mark.parametrize("load", [lambda model, state, _: model.load_state_dict(state), load_pth, load_safetensors])
+def test_one_warning_per_load_says_what_to_set(load: Any, tmp_path: Path) -> None:
+    """A state of before settings were stored, when the default gain was 1, gives other outputs in a model of today."""
+    old, new = (small_model(attention_args=arguments) for arguments in ({"gain": 1.0}, {}))
+    state = without_settings(old.state_dict())
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="does not say with which settings") as said:
+            load(new, state, tmp_path)
+        assert len(said) == 1
+        message = str(said[0].message)
+        assert "stages.0.blocks.0.attention" in message
+        assert "gain='auto'" in message
+        assert 'build the model with those, with attention_args={"gain": 1.0} if' in message
+    x = images(32)
+    right = small_model(attention_args={"gain": 1.0})
+    with pytest.warns(UserWarning, match="gain=1.0"):
+        load(right, state, tmp_path)
+    with torch.no_grad():
+        assert torch.equal(right(x), old(x))
+        assert not torch.allclose(new(x), old(x), atol=1e-3)
+
+
+def test_a_part_of_a_model_says_nothing_of_its_layers() -> None:
+    model = small_model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.load_state_dict({"head.bias": torch.zeros(7)}, strict=False)
 
 
 def test_both_laplacian_layers_take_each_others_weights() -> None:

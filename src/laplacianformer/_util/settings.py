@@ -20,6 +20,11 @@ def as_tensor(settings: Mapping[str, Any]) -> Tensor:
     return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
 
 
+def entries(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of settings in a state."""
+    return {name: value for name, value in state.items() if name.endswith(SUFFIX) and value.dtype == torch.uint8}
+
+
 def differences(given: Any, expected: Mapping[str, Any]) -> list[str]:
     """What a tensor of settings says otherwise than expected, in words; empty where it says the same.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing
-from laplacianformer._util.settings import SUFFIX, tensor_differences
+from laplacianformer._util.settings import SUFFIX, entries, tensor_differences
 
 # As safetensors names them. Others hold no numbers of a model.
 _DTYPES = {
@@ -138,7 +138,7 @@ def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor],
     Settings in the state of layers may be missing, as in files of earlier versions, but not different; tensors on the
     meta device, of a header alone, have none to compare.
     """
-    stated = {name for name, tensor in expected.items() if name.endswith(SUFFIX) and tensor.dtype == torch.uint8}
+    stated = entries(expected)
     different = [
         *(
             f"{limits.one_line(name).removesuffix(SUFFIX).removesuffix('.')} was made with {said}"
@@ -163,6 +163,17 @@ def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor],
     if different:
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         raise InputError(f"{path} does not hold the {architecture} that it names: {'; '.join(different[:3])}{more}")
+
+
+def load_described(model: nn.Module, path: Path, architecture: str) -> None:
+    """Load the tensors of a file, whose header was checked, into the model that its metadata describes.
+
+    Settings that a file of an earlier version does not state are those of the model.
+    """
+    tensors, _ = read_tensors(path)
+    own = model.state_dict()
+    check_tensors(path, architecture, own, tensors)  # the settings in them, too
+    model.load_state_dict({**entries(own), **tensors})
 
 
 def load_tensors(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from laplacianformer._util.settings import entries
 from laplacianformer.attention import AblationAttention, GridAttention, LaplacianAttention
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
@@ -129,8 +130,7 @@ def _layer_with_kernel(layer: LaplacianAttention, kernel: Kernel, scale: float) 
     )
     # The running variance, which the whitening per image does not have, stays behind, and so do the settings.
     weights = {name: value for name, value in layer.state_dict().items() if not name.startswith("whitening.")}
-    del weights["_extra_state"]
-    changed.load_state_dict(weights)
+    changed.load_state_dict({**weights, **entries(changed.state_dict())})
     return changed.train(layer.training)
 
 

@@ -15,9 +15,9 @@ from timm.models.pvt_v2 import Attention as ReducedAttention
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from laplacianformer._util import settings
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.limits import check_arguments, one_line, reason, shown
-from laplacianformer._util.settings import SUFFIX
 from laplacianformer.attention import ATTENTIONS, GridAttention, SoftmaxAttention
 from laplacianformer.attention._controls import CONTROLS
 from laplacianformer.attention._options import laplacian_layer
@@ -173,8 +173,7 @@ def _mixer(conversion: Conversion) -> tuple[type[GridAttention], dict[str, Any]]
 def take_over(old: Any, new: GridAttention) -> None:
     """The projections of a softmax layer; a convolution that it doesn't have starts at zero."""
     if isinstance(old, SoftmaxAttention):
-        state = {name: tensor for name, tensor in old.state_dict().items() if not name.endswith(SUFFIX)}
-        new.load_state_dict(state, strict=False)
+        new.load_state_dict({**old.state_dict(), **settings.entries(new.state_dict())}, strict=False)
         return
     parts = [old.qkv] if type(old) is TokenAttention else [old.q, old.kv]
     new.qkv.weight.copy_(torch.cat([part.weight for part in parts]))

@@ -10,7 +10,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import nn
 
 from laplacianformer import assets
-from laplacianformer._util.settings import SUFFIX
+from laplacianformer._util import settings
 from laplacianformer.model._probe import Probe
 from laplacianformer.model.backbone import LaplacianFormer
 
@@ -45,8 +45,7 @@ def _with_settings(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         return state
     with torch.device("meta"):
         made = laplacianformer_nano(**assets.model_arguments())
-    stated = {name: value for name, value in made.state_dict().items() if name.endswith(SUFFIX)}
-    return {**stated, **state}
+    return {**settings.entries(made.state_dict()), **state}
 
 
 def _cfg(**overrides: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import (
     check_tensors,
     json_entry,
-    load_tensors,
+    load_described,
     read_header,
     state_dict,
     write_tensors,
@@ -99,7 +99,7 @@ def load_encoder(path: Path | str) -> EncoderWeights:
         raise
     except Exception as error:  # whatever arguments that nobody expected make the parts of an encoder raise
         raise InputError(f"{path} asks for a {_NAME} that can't be built: {limits.reason(error)}") from None
-    load_tensors(model, path, _NAME)
+    load_described(model, path, _NAME)
     return EncoderWeights(model.eval(), classes, metadata["sequence"], metadata, path)
 
 

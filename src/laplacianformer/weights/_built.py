@@ -16,7 +16,7 @@ from torch import nn
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import check_tensors, json_entry, read_header, read_tensors
+from laplacianformer._util.tensor_files import check_tensors, json_entry, load_described, read_header
 from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task, task_name, with_defaults_of_file
 
 Builders = Mapping[str, Callable[..., Any]]
@@ -94,7 +94,5 @@ def load_built(path: Path, built: Built, architecture: str) -> nn.Module:
         raise
     except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
         raise InputError(f"{path} asks for a {architecture} that can't be built: {limits.reason(error)}") from None
-    tensors, _ = read_tensors(path)
-    check_tensors(path, architecture, model.state_dict(), tensors)  # the settings in them, too
-    model.load_state_dict(tensors)
+    load_described(model, path, architecture)
     return model.eval()

@@ -23,9 +23,9 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import (
     check_tensors,
     json_entry,
+    load_described,
     read_header,
     read_metadata,
-    read_tensors,
     state_dict,
     write_tensors,
 )
@@ -112,9 +112,7 @@ def load_weights(path: Path | str, *, model_args: Mapping[str, Any] | None = Non
         metadata = {**metadata, "model_args": json.dumps(arguments)}
     model = _created(path, metadata, arguments)
     _check_fixed_size(path, model, model_input["size"])
-    tensors, _ = read_tensors(path)
-    check_tensors(path, metadata["architecture"], model.state_dict(), tensors)  # the settings in them, too
-    model.load_state_dict(tensors)
+    load_described(model, path, metadata["architecture"])
     return Weights(model.eval(), classes, model_input, metadata, path)
 
 
@@ -171,9 +169,12 @@ def with_defaults_of_file(metadata: Mapping[str, str], arguments: dict[str, Any]
     return {**arguments, "attention_args": {**options, "gain": 1.0}}
 
 
-def stated_task(path: Path) -> str:
-    """The task that the weights of a file are for, such as "classification"; empty if it doesn't say so."""
-    return read_metadata(path).get("task", "")
+def stated_task(path: Path | None) -> str:
+    """The task that the weights of a file are for, such as "classification"; empty if it doesn't say so.
+
+    None: the weights inside the package, which are a classifier's.
+    """
+    return "classification" if path is None else read_metadata(path).get("task", "")
 
 
 def task_name(task: str) -> str:
