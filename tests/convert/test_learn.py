@@ -121,6 +121,36 @@ def test_an_interrupted_run_continues_bit_for_bit(learn: str, tmp_path: Path) ->
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
+@pytest.mark.parametrize("attention", ["linear", "inline", "no-mixing", "hedgehog", "mean-over-queries"])
+def test_other_mixers_learn_updates_of_low_rank(attention: str, tmp_path: Path) -> None:
+    chosen = [*FEW, f"convert.attention={attention}", "convert.attention_args={}", "convert.learn=low-rank"]
+    result = convert(teacher(), images(20), tmp_path / "run", model_args=arguments(), overrides=chosen)
+    x = images()
+    assert torch.equal(load_weights(result.weights).model(x), result.model(x))
+    matched = load_file(tmp_path / "run/match/model.safetensors")
+    change = (matched["blocks.0.attn.proj.weight"] - teacher().blocks[0].attn.proj.weight).double()
+    values = torch.linalg.svdvals(change)
+    assert values[RANK] < 1e-4 * values[0]
+    assert values[0] > 1e-4
+
+
+@pytest.mark.parametrize("attention", ["no-mixing", "linear"])
+def test_scales_of_a_mixer_without_any_are_refused(attention: str, tmp_path: Path) -> None:
+    chosen = [*FEW, f"convert.attention={attention}", "convert.attention_args={}", "convert.learn=scales"]
+    with pytest.raises(InputError, match=f"needs Laplacian attention, and {attention} has no scale"):
+        convert(teacher(), images(20), tmp_path / "run", model_args=arguments(), overrides=chosen)
+    assert not list(tmp_path.rglob("metrics.csv"))
+
+
+@pytest.mark.parametrize("learn", LEARN)
+def test_layers_of_a_pyramid_are_folded_too(learn: str, tmp_path: Path) -> None:
+    """Of PVT v2, whose keys come from a smaller image."""
+    chosen = [*FEW, f"convert.learn={learn}"]
+    result = convert(teacher("pvt"), images(20), tmp_path / "run", model_args=arguments("pvt"), overrides=chosen)
+    x = images()
+    assert torch.equal(load_weights(result.weights).model(x), result.model(x))
+
+
 def test_a_rank_above_the_width_is_refused() -> None:
     with pytest.raises(InputError, match=r"convert\.rank=17 is more than the 16 channels"):
         adapted(started(), "low-rank", rank=17)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.attention import GridAttention
+from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.convert._recipe import Convert
 
 
@@ -76,31 +76,37 @@ def adapt(layers: Iterable[GridAttention], convert: Convert) -> None:
         return
     rank = convert.rank if convert.learn == "low-rank" else 0
     for layer in layers:
+        scaled = isinstance(layer, LaplacianAttention)  # other mixers know no scale: low-rank updates alone
+        if not scaled and not rank:
+            raise InputError(
+                f"convert.learn=scales needs Laplacian attention, and {layer.mixer} has no scale: give low-rank or all"
+            )
         if rank > layer.dim:
             raise InputError(f"convert.rank={rank} is more than the {layer.dim} channels of a layer: give a lower one")
         if not rank:
             for name, parameter in layer.named_parameters():
                 parameter.requires_grad_(name == "gain")
-        layer.qkv = Adapted(layer.qkv, heads=layer.num_heads, rank=rank)  # type: ignore[assignment]
+        layer.qkv = Adapted(layer.qkv, heads=layer.num_heads if scaled else 0, rank=rank)  # type: ignore[assignment]
         if rank:
             layer.proj = Adapted(layer.proj, rank=rank)  # type: ignore[assignment]
 
 
-def fold(model: nn.Module) -> bool:
-    """Fold what was learned beside projections into them, if there is such a thing: is there?"""
-    adapted = [
-        layer for layer in model.modules() if isinstance(layer, GridAttention) and isinstance(layer.qkv, Adapted)
-    ]
-    for layer in adapted:
-        layer.qkv = layer.qkv.folded()
-        if isinstance(layer.proj, Adapted):
-            layer.proj = layer.proj.folded()
-        layer.requires_grad_(True)
-    return bool(adapted)
+def fold(model: nn.Module) -> None:
+    """Fold what was learned beside projections into them."""
+    for layer in model.modules():
+        if isinstance(layer, GridAttention) and isinstance(layer.qkv, Adapted):
+            layer.qkv = layer.qkv.folded()
+            if isinstance(layer.proj, Adapted):
+                layer.proj = layer.proj.folded()
+            layer.requires_grad_(True)
 
 
-def folded(model: nn.Module, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def folded(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state of the model without anything beside projections."""
-    twin = copy.deepcopy(model)
-    twin.load_state_dict(state)
-    return twin.state_dict() if fold(twin) else state
+    found = dict(state)
+    for name, module in model.named_modules():
+        if isinstance(module, Adapted):
+            twin, start = copy.deepcopy(module), f"{name}."
+            twin.load_state_dict({key.removeprefix(start): found.pop(key) for key in state if key.startswith(start)})
+            found |= {start + key: tensor for key, tensor in twin.folded().state_dict().items()}
+    return found
