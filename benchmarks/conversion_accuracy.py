@@ -1,4 +1,4 @@
-"""What a conversion is worth: accuracy by landmarks, converted layers and images seen, and controls, at equal budgets.
+"""What a conversion is worth: accuracy by landmarks, converted layers, images seen and what layers learn, and controls.
 
     python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --data DIR
     python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --weights FILE --data DIR data.crop_pct=1.0
@@ -33,8 +33,9 @@ CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear attention": ("linear", {}),
     "inline": ("inline", {}),
 }
+LEARN = ("low-rank", "scales")  # the default is all
 KERNELS = ("gaussian", "matern", "cosine", "polynomial")  # in the same layer
-QUESTIONS = ("default", "controls", "kernels", "landmarks", "layers", "images")
+QUESTIONS = ("default", "controls", "kernels", "learn", "landmarks", "layers", "images")
 
 
 def main() -> None:
@@ -67,6 +68,7 @@ def variants(only: str | None) -> Iterator[tuple[str, str, list[str]]]:
         ("default", "grid 7", []),
         *(("controls", name, _attention(*given)) for name, given in CONTROLS.items()),
         *(("kernels", name, _attention("ablation", {**GRID, "kernel": name})) for name in KERNELS),
+        *(("learn", learn, [f"convert.learn={learn}"]) for learn in LEARN),
         *(("landmarks", f"grid {grid}", [f"convert.attention_args.grid={grid}"]) for grid in LANDMARKS),
         *(("layers", layers, [f"convert.layers={_numbers(layers)}"]) for layers in LAYERS),
         *(("images", str(count), _budget(count)) for count in IMAGES),

@@ -157,6 +157,11 @@ def _new_layer(name: str, old: Any, prefix: int, conversion: Conversion) -> Grid
     except (TypeError, ValueError) as error:
         given = shown(dict(conversion.attention_args))
         raise InputError(f"{name} can't be {conversion.attention} attention with {given}: {reason(error)}") from None
+    if layer.tied != getattr(old, "tied", False):
+        raise InputError(
+            f"{name} can't be {conversion.attention} attention with tied={layer.tied}: the softmax layer has "
+            f"tied={not layer.tied}"
+        )
     return layer.to(old.proj.weight).train(old.training)
 
 
