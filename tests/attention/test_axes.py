@@ -103,18 +103,14 @@ def test_every_mixer_takes_leading_tokens_and_any_number_of_axes(name: str) -> N
         assert x.grad[:, :2].abs().sum() > 0, "leading tokens are keys of the others"
 
 
-def masked_and_prefixed(layer: LaplacianAttention, x: Tensor, mask: Tensor) -> Tensor:
-    return layer(x, (13, 9), mask)
-
-
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize(("size", "training"), [((13, 9), False), ((13, 9), True), ((3, 13, 3), True)], ids=str)
 @pytest.mark.slow
-def test_compiled_in_one_graph(training: bool) -> None:
-    layer = LaplacianAttention(DIM, HEADS, prefix=1).train(training)
+def test_compiled_in_one_graph(size: tuple[int, ...], training: bool) -> None:
+    layer = LaplacianAttention(DIM, HEADS, axes=len(size), prefix=1).train(training)
     x, mask = torch.randn(2, 118, DIM), torch.rand(2, 118) < 0.7
     other = copy.deepcopy(layer)
-    compiled = torch.compile(masked_and_prefixed, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(layer, x, mask), other(x, (13, 9), mask), rtol=1e-4, atol=1e-5)
+    compiled = torch.compile(lambda layer, x, mask: layer(x, size, mask), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(layer, x, mask), other(x, size, mask), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(dict(layer.named_buffers()), dict(other.named_buffers()), rtol=1e-4, atol=1e-6)
 
 
@@ -142,6 +138,25 @@ def test_exported_for_any_length_and_mask(sizes: dict[int, Any]) -> None:
     program = torch.export.export(model, (x, mask), dynamic_shapes=(sizes, sizes)).module()
     for batch, tokens in ((2, 101), (3, 300), (2, 20), (2, 9), (1, 4)):
         x, mask = torch.randn(batch, tokens, DIM), torch.rand(batch, tokens) < 0.7
+        torch.testing.assert_close(program(x, mask), model(x, mask), rtol=1e-4, atol=1e-5)
+
+
+class Volumes(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = LaplacianAttention(DIM, HEADS, axes=3, grid=2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.attention(x.flatten(1, 3), x.shape[1:4], mask.flatten(1))
+
+
+@pytest.mark.slow
+def test_volumes_are_exported_for_every_size() -> None:
+    model, sizes = Volumes().eval(), dict.fromkeys(range(4), torch.export.Dim.AUTO)
+    x, mask = torch.randn(2, 4, 6, 5, DIM), torch.rand(2, 4, 6, 5) < 0.7
+    program = torch.export.export(model, (x, mask), dynamic_shapes=(sizes, sizes)).module()
+    for shape in ((2, 4, 6, 5), (3, 5, 9, 7)):
+        x, mask = torch.randn(*shape, DIM), torch.rand(shape) < 0.7
         torch.testing.assert_close(program(x, mask), model(x, mask), rtol=1e-4, atol=1e-5)
 
 

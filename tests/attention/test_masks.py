@@ -137,15 +137,76 @@ def test_weights_over_the_tokens_that_count_sum_to_one(name: str) -> None:
     torch.testing.assert_close(out[counted], value.double().expand_as(out)[counted], rtol=1e-6, atol=1e-6)
 
 
+def weights(layer: GridAttention, q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    """The mixing of one item without positions as a matrix, (heads, tokens that count, tokens that count)."""
+    layer.rope, tokens = False, q.shape[-2]
+    identity = torch.eye(tokens, dtype=torch.float64).masked_fill(~mask[0][:, None], 0).expand(1, HEADS, -1, -1)
+    return layer.double().mix(q, k, identity, (tokens,), mask)[0][:, mask[0]][..., mask[0]].detach()
+
+
+def one_item(tokens: int = 30, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and a mask with holes."""
+    generator = torch.Generator().manual_seed(4)
+    q, k = scale * torch.randn(2, 1, HEADS, tokens, DIM // HEADS, generator=generator, dtype=torch.float64)
+    return q, k, torch.rand(1, tokens, generator=generator) < 0.7
+
+
 @pytest.mark.parametrize("name", ["soft", "soft++"])
 def test_soft_stays_symmetric_and_positive_on_the_tokens_that_count(name: str) -> None:
-    layer, mask = build(name, 1, grid=8).double(), torch.rand(1, 30, generator=torch.Generator().manual_seed(4)) < 0.7
-    q = torch.randn(1, HEADS, 30, DIM // HEADS, dtype=torch.float64)
-    identity = torch.eye(30, dtype=torch.float64).masked_fill(~mask[0][:, None], 0).expand(1, HEADS, -1, -1)
-    layer.rope = False
-    s = layer.mix(q, q, identity, (30,), mask)[0, 0][mask[0]][:, mask[0]]
+    q, _, mask = one_item()
+    s = weights(build(name, 1, grid=8), q, q, mask)[0]
     torch.testing.assert_close(s, s.mT, rtol=1e-6, atol=1e-8)
     assert torch.linalg.eigvalsh(s).min() > -1e-8
+
+
+def test_nystromformer_is_softmax_where_every_token_that_counts_is_a_landmark() -> None:
+    q, k, mask = one_item()
+    found = weights(build("nystromformer", 1, grid=30, iterations=60), q, k, mask)
+    torch.testing.assert_close(found, weights(build("softmax", 1), q, k, mask), rtol=1e-6, atol=1e-8)
+    fewer = weights(build("nystromformer", 1, grid=4, iterations=60), q, k, mask)
+    assert (fewer - found).abs().max() > 1e-2
+
+
+def test_skyformer_is_its_kernel_where_every_token_that_counts_is_a_landmark() -> None:
+    q, k, mask = one_item()
+    layer = build("skyformer", 1, grid=30)
+    found = weights(layer, q, k, mask)
+    exact = layer.kernel(q, k)[0][:, mask[0]][..., mask[0]]  # type: ignore[operator]
+    torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-8)
+    fewer = weights(build("skyformer", 1, grid=4), q, k, mask)
+    assert (fewer - found).abs().max() > 1e-2
+
+
+def test_performer_approaches_softmax_over_the_tokens_that_count() -> None:
+    q, k, mask = one_item(scale=0.5)
+    wanted = weights(build("softmax", 1), q, k, mask)
+    few, many = (
+        (weights(build("performer", 1, features=count), q, k, mask) - wanted).square().mean().sqrt()
+        for count in (16, 4096)
+    )
+    assert many < few / 6
+    assert many < 0.05 * wanted.square().mean().sqrt()
+
+
+def test_weights_of_cosformer_fall_with_the_distance_of_the_tokens_that_count() -> None:
+    """For equal tokens, on either side."""
+    q, _, mask = one_item()
+    q = q[:, :, :1].abs().expand_as(q)
+    found = weights(build("cosformer", 1), q, q, mask)[0]
+    for row in range(len(found)):
+        assert (found[row, row:].diff() < 0).all()
+        assert (found[row, : row + 1].diff() > 0).all()
+
+
+def test_inline_stays_injective_where_linear_attention_is_not() -> None:
+    q, k, mask = one_item()
+    q = q.abs()
+    gap = {
+        name: (weights(build(name, 1), q, k, mask) - weights(build(name, 1), 2 * q + 1, k, mask)).abs().amax(-1)
+        for name in ("linear", "inline")
+    }
+    assert gap["linear"].max() < 1e-12
+    assert gap["inline"].min() > 1e-6
 
 
 @pytest.mark.parametrize(

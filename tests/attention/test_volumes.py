@@ -1,4 +1,4 @@
-"""The convolution of volumes: the numbers of PyTorch's, with every gradient, and its own gradient where that is used."""
+"""The convolution of volumes: the numbers of PyTorch, every gradient, and its own gradient where that is used."""
 
 import copy
 

@@ -73,6 +73,18 @@ def test_forward_on_cuda_stays_on_the_device_and_never_waits(training, autocast,
     assert watch.found == []
 
 
+def test_a_mask_on_cuda_is_not_waited_for(monkeypatch):
+    """Whether all tokens count is a question to the GPU. Fake tensors would not be asked: they count as traced."""
+    monkeypatch.setattr("laplacianformer.attention._grid.is_traced", lambda: False)
+    with FakeTensorMode(), torch.device("cuda"):
+        model = timm.create_model("laplacianformer_nano", **SMALL)
+        x, mask = torch.randn(2, 3, 64, 64), torch.ones(2, 64, 64, dtype=torch.bool)
+        with Watch() as watch:
+            maps = model.forward_intermediates(x, intermediates_only=True, mask=mask)
+    assert {each.device.type for each in maps} == {"cuda"}
+    assert watch.found == []
+
+
 def test_forward_and_backward_never_wait():
     """The graph of backward needs no GPU where its numbers are on the CPU, and it is the same graph."""
     model, x = build("cpu", True), torch.randn(2, 3, 48, 40)

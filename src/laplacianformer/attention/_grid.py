@@ -125,7 +125,7 @@ class GridAttention(SettingsInState):
         return (q_bhnd, q_bhnd, *rest) if self.tied else (q_bhnd, *rest)
 
     def checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
-        """The mask of these tokens, or None if all of them count."""
+        """The mask of these tokens, or None if all of them count; on a GPU that is not asked, as it would wait."""
         if mask is None:
             return None
         if not isinstance(mask, Tensor):
@@ -136,7 +136,7 @@ class GridAttention(SettingsInState):
             raise ValueError(f"mask must be {tuple(x.shape[:2])}, one per token, got {tuple(mask.shape)}")
         if mask.device != x.device:
             raise ValueError(f"mask must be on the device of the tokens, {x.device}, got {mask.device}")
-        if is_traced() or mask.is_meta:
+        if is_traced() or not mask.is_cpu:
             return mask
         return None if bool(mask.all()) else mask
 

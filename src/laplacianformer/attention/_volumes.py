@@ -8,8 +8,9 @@ convolution of images for each of its layers.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
+from torch.nn import grad
 
 from laplacianformer.ops._tracing import is_autocast_possible, is_bare, is_unobserved, needs_gradient
 
@@ -60,7 +61,7 @@ def _kernel_gradient(volume: Tensor, kernel: Tensor, gradient: Tensor) -> Tensor
             found.append(torch.zeros_like(layer))
             continue
         seen, received = _frames(volume[:, :, first + shift : end + shift]), _frames(gradient[:, :, first:end])
-        found.append(nn.grad.conv2d_weight(seen, layer.shape, received, padding=reach, groups=len(kernel)))
+        found.append(grad.conv2d_weight(seen, layer.shape, received, padding=reach, groups=len(kernel)))
     return torch.stack(found, dim=2)
 
 

@@ -1,5 +1,7 @@
 """A whole layer on the triton backend, in the interpreter."""
 
+import math
+
 import pytest
 import torch
 
@@ -17,6 +19,22 @@ def test_a_layer_equals_the_reference_forward_and_backward(training):
         x = torch.randn(1, 12, 8, requires_grad=True)
         with ops.use_backend(backend):
             out = layer(x, (3, 4))
+            out.square().sum().backward()
+        results.append([out, x.grad, *(parameter.grad for parameter in layer.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * max(1.0, float(b.detach().abs().max())))
+
+
+@pytest.mark.parametrize(("axes", "size"), [(1, (9,)), (3, (2, 2, 3))])
+def test_sequences_and_volumes_with_a_mask_and_leading_tokens_equal_the_reference(axes, size):
+    results = []
+    for backend in ("triton", "reference"):
+        torch.manual_seed(0)
+        layer, tokens = LaplacianAttention(12, 2, axes=axes, grid=2, prefix=1), 1 + math.prod(size)
+        x, mask = torch.randn(2, tokens, 12, requires_grad=True), torch.ones(2, tokens, dtype=torch.bool)
+        mask[1, -2:] = False
+        with ops.use_backend(backend):
+            out = layer(x, size, mask)
             out.square().sum().backward()
         results.append([out, x.grad, *(parameter.grad for parameter in layer.parameters())])
     for a, b in zip(*results, strict=True):
