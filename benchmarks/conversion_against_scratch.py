@@ -9,14 +9,10 @@ images. Writes results/benchmarks/conversion/against_scratch.csv, with the CPU s
 seed; seeds that are there are not trained again, and a training that was stopped continues. Runs on Linux.
 """
 
-import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 from comparing import RESULTS, parser_of, progress, show
+from trainings import spent
 
 from laplacianformer._util.provenance import provenance
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
@@ -71,34 +67,6 @@ def compared(data: Path, work: Path, seed: int) -> list[Row]:
         }
         for name, folder in folders.items()
     ]
-
-
-def spent(folder: Path, *arguments: str, ending: str = "") -> float:
-    """Run a command into a folder to its end, unless that was done, and give the CPU seconds that it took in all: also
-    those of processes that were stopped."""
-    folder.mkdir(parents=True, exist_ok=True)
-    record, log = folder / "cost.json", folder.with_name(f"{folder.name}.log")
-    before = json.loads(record.read_text()) if record.exists() else {"cpu_seconds": 0.0, "finished": False}
-    if before["finished"]:
-        return float(before["cpu_seconds"])
-    total = before["cpu_seconds"]
-    command = [sys.executable, "-m", "laplacianformer", *arguments, "--output", f"{folder}{ending}"]
-    with log.open("ab") as file:
-        child = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        while child.poll() is None:
-            total = before["cpu_seconds"] + cpu_seconds(child.pid)
-            record.write_text(json.dumps({"cpu_seconds": total, "finished": False}))
-            time.sleep(1)
-    if child.returncode:
-        raise SystemExit(f"{' '.join(arguments[:2])} ended with an error: see {log}")
-    record.write_text(json.dumps({"cpu_seconds": total, "finished": True}))
-    return total
-
-
-def cpu_seconds(process: int) -> float:
-    """What a process, all its threads together, has used so far."""
-    numbers = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")  # in user and in kernel mode
 
 
 def accuracy(metrics: Path) -> float:

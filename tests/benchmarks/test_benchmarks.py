@@ -32,7 +32,7 @@ for name in {NAMES}:
             assert ended.code == 0
 """
     printed = run(code)
-    scripts = [name for name in NAMES if name not in ("ahead_of_time", "comparing")]
+    scripts = [name for name in NAMES if name not in ("ahead_of_time", "comparing", "trainings")]
     assert all(f"usage: {name}.py" in printed for name in scripts)
     assert all(f"python benchmarks/{name}.py" in printed for name in scripts)
 
