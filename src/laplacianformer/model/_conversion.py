@@ -1,4 +1,4 @@
-"""Another attention in the place of softmax attention: in timm's vision transformers, PVT v2 and our own model.
+"""Another attention in place of softmax attention: in timm's vision transformers, PVT v2 and our own model.
 
 Only attention layers are exchanged: the model stays an instance of its class, with everything that timm does with it.
 `laplacianformer.convert` trains the new layers, and a weights file says which ones they are.
@@ -36,7 +36,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class Conversion:
-    """Which attention stands in the place of which softmax layers."""
+    """Which attention stands in place of which softmax layers."""
 
     attention: str = "laplacian"  # one of `ATTENTIONS`, or of `CONTROLS`
     attention_args: Mapping[str, Any] = field(default_factory=dict)
