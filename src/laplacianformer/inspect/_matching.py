@@ -1,7 +1,7 @@
 """How well the attention of a converted model matches the softmax attention that it replaced, layer by layer."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,12 +123,15 @@ def watch(model: Any, names: Sequence[str], images: Tensor) -> dict[str, Seen]:
     return {name: Seen(given[name][0], tuple((*given[name], size)[1]), heads[name], out[name]) for name in names}
 
 
-def relative_error(out: Tensor, target: Tensor) -> Tensor:
-    """|out - target|^2 over what a constant per channel leaves of the target: tokens (B, N, C) or maps (B, C, H, W)."""
+def relative_error(out: Tensor, target: Tensor, average: Callable[[Tensor], Tensor] = lambda value: value) -> Tensor:
+    """|out - target|^2 over what a constant per channel leaves of the target: tokens (B, N, C) or maps (B, C, H, W).
+
+    average: over processes that have a part of the batch each. The mean of their errors is that of the whole batch.
+    """
     out, target = out.float(), target.float()
     kept = 1 if target.ndim == 4 else target.ndim - 1
-    around = target - target.mean([axis for axis in range(target.ndim) if axis != kept], keepdim=True)
-    return (out - target).square().sum() / around.square().sum().clamp(min=_LEAST)
+    around = target - average(target.mean([axis for axis in range(target.ndim) if axis != kept], keepdim=True))
+    return (out - target).square().sum() / average(around.square().sum()).clamp(min=_LEAST)
 
 
 def _cosine(new: GridAttention, old: Any, seen: Seen) -> float:
