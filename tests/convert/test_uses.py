@@ -18,9 +18,10 @@ from tests.convert.test_conversion import converted
 from tests.helpers import with_local_weights
 from tests.training import helpers
 
-NAME = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+NAME = "deit_tiny_patch16_224.fb_in1k"
 
 
+@pytest.mark.slow
 def test_a_teacher_has_the_weights_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_local_weights(monkeypatch, NAME, tmp_path / "hub.pth")
     helpers.image_folder(tmp_path / "data", size=SIDE)
@@ -29,8 +30,8 @@ def test_a_teacher_has_the_weights_of_the_hub(tmp_path: Path, monkeypatch: pytes
     main([*given, "--layers", "0", *QUICK, *small])
     assert (tmp_path / "out.safetensors").is_file()
     loaded: Any = load_weights(tmp_path / "out" / "match" / "model.safetensors")  # before all of it is trained
-    assert json.loads(loaded.metadata["converted_from"])["weights"] == "timm, augreg_in21k_ft_in1k"
-    assert loaded.metadata["architecture"] == "vit_tiny_patch16_224"
+    assert json.loads(loaded.metadata["converted_from"])["weights"] == "timm, fb_in1k"
+    assert loaded.metadata["architecture"] == "deit_tiny_patch16_224"
     assert len(loaded.classes) == 1000
     for name in ("head.weight", "blocks.3.attn.qkv.weight", "patch_embed.proj.weight"):
         assert torch.equal(loaded.model.state_dict()[name], model.state_dict()[name])
