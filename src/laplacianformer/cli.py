@@ -15,6 +15,7 @@ from laplacianformer.commands import (
     convert,
     demo,
     detect,
+    diagnose,
     evaluate,
     export,
     info,
@@ -49,6 +50,7 @@ COMMANDS: dict[str, Command] = {
     "predict": predict,
     "detect": detect,
     "segment": segment,
+    "diagnose": diagnose,
     "export": export,
     "reproduce": reproduce,
 }
@@ -76,7 +78,8 @@ EPILOG = """`laplacianformer COMMAND --help` explains a command, with examples.
 
 exit codes:
   0    success
-  1    some images could not be read: predict, detect, segment and eval name each one
+  1    some images could not be read: predict, detect, segment, diagnose and eval name
+       each one
   2    input that can't be used: one line says what is wrong with it
   130  interrupted with Ctrl+C"""
 

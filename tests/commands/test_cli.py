@@ -12,7 +12,7 @@ from laplacianformer import cli
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import COMMANDS, main
 
-NAMES = ("info", "demo", "train", "convert", "eval", "predict", "detect", "segment", "export", "reproduce")
+NAMES = ("info", "demo", "train", "convert", "eval", "predict", "detect", "segment", "diagnose", "export", "reproduce")
 
 
 def code_of(arguments):

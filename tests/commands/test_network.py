@@ -103,6 +103,7 @@ def test_no_command_uses_the_network_or_leaves_files_at_home(tmp_path, environme
         ("train", "--recipe", "tiny.yaml"),
         ("detect", "--weights", "detector.safetensors", "image.png"),
         ("segment", "--weights", "segmenter.safetensors", "image.png"),
+        ("diagnose", *weights, "image.png"),
         ("convert", "softmax.safetensors", "--data", "images", "--output", "converted.safetensors", *CONVERSION),
         ("export", "--weights", "stage.safetensors", "--format", "onnx", "--precision", "int8", "model.onnx"),
         ("reproduce", "gradients", "--quick"),

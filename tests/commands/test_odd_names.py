@@ -89,6 +89,20 @@ def test_predict(odd, weights, capfd):
     assert said["weights"]["classes"][1] == "plain"
 
 
+def test_diagnose(odd, weights, capfd):
+    path = odd_file(odd)
+    (odd / "broken\x1b[31m.png").write_text("no image")
+    given = "diagnose", "--weights", weights, path, odd / "broken\x1b[31m.png"
+    code, _, err = run(capfd, *given)
+    assert code == 1
+    assert r"broken\x1b[31m.png: not an image" in err
+    code, out, _ = run(capfd, *given, "--json")
+    assert strict(out)["images"] == 1
+    code, _, err = run(capfd, *given, "--teacher", odd / "\x1b.safetensors")
+    assert code == 2
+    assert SHOWN.replace("/", "") + "/model.safetensors is not converted" in err
+
+
 def test_eval_and_export(odd, weights, capfd):
     for number, name in enumerate(NAMES):
         if name != "absent":

@@ -57,9 +57,11 @@ def images(count: int = 2, side: int | tuple[int, int] = SIDE) -> torch.Tensor:
     return nn.functional.interpolate(coarse, (height, width), mode="bilinear")
 
 
-def save_teacher(path: Path, model: Any) -> None:
-    """A weights file of `teacher()`, a ViT, converted or not."""
-    said = {"model_args": json.dumps(VIT), "input": json.dumps({**INPUT, "size": [3, SIDE, SIDE]})}
+def save_teacher(path: Path, model: Any, **changed: Any) -> None:
+    """A weights file of `teacher(**changed)`, a ViT, converted or not."""
+    given = {**VIT, **changed}
+    size = [3, given["img_size"], given["img_size"]]
+    said = {"model_args": json.dumps(given), "input": json.dumps({**INPUT, "size": size})}
     save_weights(path, model, classes=list("abcde"), metadata=said)
 
 

@@ -36,6 +36,7 @@ NOT_RUN = {
     "laplacianformer convert vit_tiny_patch16_224": "needs weights of timm's hub; see convert/test_run.py",
     "laplacianformer eval --weights vit.safetensors": "needs the file of laplacianformer convert",
     "laplacianformer predict --weights vit.safetensors": "needs the file of laplacianformer convert",
+    "laplacianformer diagnose --weights vit.safetensors": "needs the file of laplacianformer convert",
     "laplacianformer export --weights vit.safetensors": "needs the file of laplacianformer convert",
     "laplacianformer export --weights model.safetensors --format pt2": "compiles for a minute; see export/test_pt2.py",
     "laplacianformer export --weights model.safetensors --format onnx --precision": "slow; see export/test_onnx.py",

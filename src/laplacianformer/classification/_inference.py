@@ -45,7 +45,7 @@ def predict(
     transform = images.to_input(loaded.input)
     files = images.find(names)
     while batch := list(islice(files, BATCH_SIZE)):
-        inputs = [failure or _model_input(path, transform) for path, failure in batch]
+        inputs = [failure or model_input(path, transform) for path, failure in batch]
         readable = [entry for entry in inputs if isinstance(entry, Tensor)]
         rankings = iter(_rankings(loaded, model, torch.stack(readable).to(chosen), top) if readable else [])
         for (path, _), entry in zip(batch, inputs, strict=True):
@@ -56,7 +56,7 @@ def predict(
                 keep_inputs -= 1
 
 
-def _model_input(path: Path, transform: Callable[[Image.Image], Tensor]) -> Tensor | str:
+def model_input(path: Path, transform: Callable[[Image.Image], Tensor]) -> Tensor | str:
     """The tensor that the model takes, or the reason why the image can't be read."""
     try:
         return transform(images.read(path))

@@ -20,6 +20,7 @@ EPILOG = """examples:
   laplacianformer reproduce lambda --cifar10 cifar10/
   laplacianformer reproduce lambda --imagenet imagenet/
   laplacianformer reproduce detection --coco coco/
+  laplacianformer reproduce trained-distances --imagenet imagenet/ --model vit_tiny_patch16_224
   laplacianformer reproduce long-range --cifar10 cifar10/ --imdb imdb/"""
 
 
@@ -42,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights", type=Path, metavar="FILE", help="trained weights, for experiments that inspect them"
     )
     parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="a model of timm, for trained-distances: with the tensors of --weights, or else those of timm's hub",
+    )
+    parser.add_argument(
         "--processes", type=options.processes, metavar="N", help="training runs at a time (default: one per core)"
     )
     parser.add_argument(
@@ -62,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("--page is gone: in a clone of the repository, `python docs/reproduction.py` writes the page")
     if arguments.name is None:
         raise InputError("name an experiment; --list lists all")
-    given = ("output", "quick", "cifar10", "imagenet", "coco", "imdb", "weights", "processes")
+    given = ("output", "quick", "cifar10", "imagenet", "coco", "imdb", "weights", "model", "processes")
     with terminal.counter("training runs") as progress:
         experiment, outcome, results = frame.reproduce(
             arguments.name, **{name: getattr(arguments, name) for name in given}, progress=progress

@@ -106,7 +106,7 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     metadata = in_each(fabric, lambda: _metadata(session.weights, recipe, teacher, student, names))
     teacher.model.to(fabric.device)
     student.to(fabric.device)
-    few = fabric.to_device(torch.cat(list(_some(loaders[0], recipe.convert.calibration_images))))
+    few = _first_images(fabric, loaders[0], recipe.convert.calibration_images)
     in_each(fabric, lambda: check_finite(teacher, few))
     if not in_first(fabric, lambda: session.resume and checkpoint.exists(output / "match")):
         start_layers(teacher.model, layers, few)
@@ -124,6 +124,12 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     model = task.whole(loop.learner.evaluated).eval()
     fold(model)
     return Result(model, done.weights, task.agreement, task.accuracy, held_out.teacher_accuracy, steps, seconds)
+
+
+def _first_images(fabric: Any, loaders: Loaders, count: int) -> Tensor:
+    """Some training images, the same in all processes: what starts from them starts alike."""
+    few = fabric.to_device(torch.cat(list(_some(loaders, -(-count // fabric.world_size)))))
+    return few if fabric.world_size == 1 else fabric.all_gather(few).flatten(0, 1)
 
 
 def _some(loaders: Loaders, count: int) -> Iterator[Tensor]:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,11 @@ class _Task:
             {"params": of_heads, "weight_decay": 0.0, "lr_scale": _RATE_OF_HEADS},
         ]
         return [group for group in groups if group["params"]]
+
+    def errors(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """The relative squared error of each output, over the batches of all processes."""
+        average = partial(self.fabric.all_reduce, reduce_op="mean")
+        return torch.stack([relative_error(*pair, average) for pair in zip(outputs, targets, strict=True)])
 
     def evaluation_due(self, epoch: int) -> bool:
         return True
@@ -181,7 +187,7 @@ class MatchTask(_Task):
         return (inputs,), [found.out for found in seen.values()]
 
     def loss(self, output: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        errors = torch.stack([relative_error(*pair) for pair in zip(output, targets, strict=True)])
+        errors = self.errors(output, targets)
         return errors.mean(), [errors.detach().max()]
 
     def save(self, path: Path, tensors: Mapping[str, Tensor], *, steps: int, ema_decay: float | None) -> None:
@@ -221,7 +227,7 @@ class DistilTask(_Task):
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, list[Tensor]]:
         (logits, features), (teacher, expected, labels), weights = output, targets, self.recipe.convert
         kl = divergence(logits, teacher, weights.temperature) if self.work.teacher.outputs else logits.new_zeros(())
-        errors = torch.stack([relative_error(*pair) for pair in zip(features, expected, strict=True)]).mean()
+        errors = self.errors(features, expected).mean()
         loss = weights.logits * kl + weights.features * errors
         if weights.labels:
             loss = loss + weights.labels * labelled_loss(logits, labels, NO_LABEL)

@@ -49,8 +49,8 @@ class TeacherModel:
 
 def load_teacher(teacher: Teacher) -> TeacherModel:
     """The model that a recipe names, or what is wrong with it."""
-    path = Path(teacher.name)
-    if path.suffix == ".safetensors" or path.is_file():
+    if is_file(teacher.name):
+        path = Path(teacher.name)
         if teacher.weights is not None or teacher.args:
             raise InputError(f"{path} says itself what it holds: leave teacher.weights and teacher.args out")
         loaded = load_weights(path)
@@ -64,6 +64,11 @@ def load_teacher(teacher: Teacher) -> TeacherModel:
         found.classes = read_classes(Path(teacher.classes), found.outputs)
     found.model.eval()
     return found
+
+
+def is_file(name: str) -> bool:
+    """Whether the name of a teacher is that of a weights file of this package, or else one of timm."""
+    return Path(name).suffix == ".safetensors" or Path(name).is_file()
 
 
 def wrap(model: nn.Module, arguments: Mapping[str, Any]) -> TeacherModel:
@@ -95,7 +100,7 @@ def _check_described(model: Any, name: str, arguments: dict[str, Any]) -> None:
 
 def stated_input(name: str) -> dict[str, Any]:
     """What a teacher expects its images to be: size, mean, std, interpolation, crop_pct."""
-    if Path(name).suffix == ".safetensors" or Path(name).is_file():
+    if is_file(name):
         said = load_weights(Path(name)).input
         return {**said, "size": said["size"][-1]}
     if not timm.is_model(name):

@@ -15,7 +15,7 @@ Verdict = Literal[
 
 EXPERIMENTS = {
     "qk-distances": "Figure 1: distances between queries and keys in DeiT, PVT and Swin, and how heavy their tails are",
-    "trained-distances": "Figure 1 again, in a model that was trained elsewhere (--weights FILE), with intervals",
+    "trained-distances": "Figure 1 again, in a model that was trained elsewhere (--weights or --model), with intervals",
     "attention": "beyond the paper: the same model with Laplacian, Gaussian and softmax attention",
     "kernel-convergence": "Figure 2a: SOFT++, Skyformer and LaplacianFormer with each kernel, over the epochs",
     "attention-maps": "Figure 2b: attention maps of the first block and their singular values, by kernel and by lambda",
@@ -59,6 +59,7 @@ class Settings:
     coco: str | None = None
     imdb: str | None = None
     weights: Path | None = None
+    model: str | None = None  # of timm
     processes: int | None = None
     progress: Progress = silent
 
@@ -187,6 +188,7 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> R
     results, work = output / name, Path("runs/reproduce") / scale
     outcome = experiment.run(Settings(results, output / "trainings", work, quick, **given))
     options = {"quick": " --quick", "imagenet": " --imagenet DIR", "coco": " --coco DIR", "full": ""}
+    model = f" --model {given['model']}" if given.get("model") else ""
     weights = " --weights FILE" if given.get("weights") else ""
     write_json(
         results / "verdict.json",
@@ -196,7 +198,7 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> R
             "claim": experiment.CLAIM,
             **asdict(outcome),
             "scale": scale,
-            "command": f"laplacianformer reproduce {name}{options[scale]}{weights}",
+            "command": f"laplacianformer reproduce {name}{options[scale]}{model}{weights}",
             **provenance(),
         },
     )

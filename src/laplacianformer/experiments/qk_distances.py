@@ -43,10 +43,13 @@ MODELS = {
 PRETRAINED = {"DeiT": "deit_small_patch16_224", "PVT": "pvt_v2_b2", "Swin": "swin_tiny_patch4_window7_224"}
 DISTANCES = ("l1", "l2 squared", "l2")
 PAIRS = 2**14  # per head
+BATCH_SIZE = 64  # images: the queries and keys of all layers are kept for as many at a time
 HEAVY = 1.0  # a tail is called heavy from this excess kurtosis; a sum of 32 squared normal numbers has 0.4
 
 
 def run(settings: Settings) -> Outcome:
+    if settings.weights is not None or settings.model is not None:
+        raise InputError("this experiment chooses its models: trained-distances takes --weights and --model")
     rows: list[Row] = []
     samples: dict[tuple[str, str], Tensor] = {}
     for name, state, model, images in _models(settings):
@@ -98,20 +101,25 @@ class Distances(NamedTuple):
 def distances(model: nn.Module, images: Tensor) -> Distances:
     """Random pairs of every layer."""
     found: dict[str, list[tuple[str, Tensor]]] = {distance: [] for distance in DISTANCES}
-    drawn: list[Tensor] = []
-    with queries_and_keys(model) as seen:
-        model(images)
+    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}  # by layer, of each batch: which image, and query minus key
     generator = torch.Generator().manual_seed(0)
-    for name, q, k in seen:
-        image, query, key = (
-            torch.randint(0, size, (PAIRS,), generator=generator) for size in (q.shape[0], q.shape[2], k.shape[2])
-        )
-        drawn.append(image)
-        apart = (q.movedim(1, 0)[:, image, query] - k.movedim(1, 0)[:, image, key]).double()
+    for batch in images.split(BATCH_SIZE):
+        with queries_and_keys(model) as seen:
+            model(batch)
+        for name, q, k in seen:
+            drawn = pairs.setdefault(name, [])
+            size = (PAIRS * len(batch) // len(images),)
+            image, query, key = (
+                torch.randint(0, count, size, generator=generator) for count in (q.shape[0], q.shape[2], k.shape[2])
+            )
+            apart = (q.movedim(1, 0)[:, image, query] - k.movedim(1, 0)[:, image, key]).double()
+            drawn.append((image + len(drawn) * BATCH_SIZE * (len(q) // len(batch)), apart))
+    for name, drawn in pairs.items():
+        apart = torch.cat([each for _, each in drawn], 1)
         squares = apart.square().sum(-1)
         for distance, values in zip(DISTANCES, (apart.abs().sum(-1), squares, squares.sqrt()), strict=True):
             found[distance].append((name, values / values.median(-1, keepdim=True).values))
-    return Distances(found, drawn)
+    return Distances(found, [torch.cat([image for image, _ in drawn]) for drawn in pairs.values()])
 
 
 def tails(values_hp: Tensor) -> Row:

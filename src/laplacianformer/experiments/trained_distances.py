@@ -4,11 +4,15 @@ The intervals are of the bootstrap over images: the same pairs, of images drawn 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import read_metadata
+from laplacianformer.convert import Teacher
+from laplacianformer.convert._teacher import load_teacher, stated_input
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.inputs import held_out_images
 from laplacianformer.experiments.qk_distances import DISTANCES, HEAVY, distances, draw, tails
@@ -20,7 +24,7 @@ CLAIM: str = (
     "In trained vision transformers, squared l2 distances between queries and keys have heavy tails; l1 distances are "
     "more concentrated."
 )
-IMAGES, QUICK_IMAGES = 256, 8
+IMAGES, QUICK_IMAGES = 1000, 8
 DRAWS = 1000  # of the bootstrap
 LIMITS = (0.025, 0.975)
 
@@ -28,17 +32,12 @@ Kurtoses = Mapping[str, Tensor]  # by distance: of the images as they are, and o
 
 
 def run(settings: Settings) -> Outcome:
-    if settings.weights is None:
-        raise InputError(
-            "this experiment looks into trained weights: give --weights FILE, and --imagenet DIR for images"
-        )
-    loaded = load_weights(settings.weights)
-    images = held_out_images(settings, QUICK_IMAGES if settings.quick else IMAGES, loaded.input)
-    found = distances(loaded.model, images)
+    name, model, preprocessing = _model(settings)
+    images = held_out_images(settings, QUICK_IMAGES if settings.quick else IMAGES, preprocessing)
+    found = distances(model, images)
     rows: list[Row] = []
     kurtoses: dict[str, Tensor] = {}
     again = resampled(int(max(layer.max() for layer in found.images)) + 1)
-    name = loaded.metadata["architecture"]
     for distance in DISTANCES:
         layers = found.by_kind[distance]
         rows += [{"model": name, "distance": distance, "layer": layer} | tails(values) for layer, values in layers]
@@ -56,6 +55,25 @@ def run(settings: Settings) -> Outcome:
         distance: _mean([row["variation"] for row in rows if row["distance"] == distance]) for distance in DISTANCES
     }
     return judge(kurtoses, spread, f"{name} on {len(images)} images")
+
+
+def _model(settings: Settings) -> tuple[str, nn.Module, dict[str, Any]]:
+    """Its name, the model in evaluation mode, and its preprocessing."""
+    if settings.model is not None:
+        make: Any = Teacher  # of pydantic, which mypy does not see through
+        stated = stated_input(settings.model)
+        weights = None if settings.weights is None else str(settings.weights)
+        teacher = load_teacher(make(name=settings.model, weights=weights))
+        return teacher.name, teacher.model, {**stated, "size": (3, stated["size"], stated["size"])}
+    if settings.weights is None:
+        raise InputError(
+            "this experiment looks into trained weights: give --weights FILE or --model NAME, and images with "
+            "--imagenet DIR"
+        )
+    if settings.weights.suffix == ".safetensors" and "architecture" not in read_metadata(settings.weights):
+        raise InputError(f"{settings.weights} does not say what its tensors belong to: name that with --model NAME")
+    loaded = load_weights(settings.weights)
+    return loaded.metadata["architecture"], loaded.model, loaded.input
 
 
 def resampled(images: int) -> Tensor:

@@ -1,7 +1,7 @@
 """How well the attention of a converted model matches the softmax attention that it replaced, layer by layer."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import GridAttention
+from laplacianformer.model._conversion import softmax_layers
 from laplacianformer.ops._pooling import Size
 
 _LEAST = 1e-12
@@ -67,12 +68,34 @@ def compare_attention(model: nn.Module, teacher: nn.Module, images: Tensor) -> M
     conversion: Any = getattr(model, "conversion", None)
     if conversion is None:
         raise InputError(f"expected a converted model, got a {type(model).__name__} as it was")
+    _check_teacher(model, teacher, conversion.layers, images)
     found = Matching()
     for name, seen in watch(teacher.eval(), conversion.layers, images).items():
         new: Any = model.eval().get_submodule(name)
         error = relative_error(new(seen.x, seen.size), seen.out).item()
         found.append(LayerMatch(name, error, _cosine(new, teacher.get_submodule(name), seen)))
     return found
+
+
+def _check_teacher(model: Any, teacher: Any, names: Sequence[str], images: Tensor) -> None:
+    """Refuse a teacher that the model can't have been converted from, or that can't take the images."""
+    softmax, give = softmax_layers(teacher), "give the model that it was converted from"
+    for name in names:
+        ours, theirs = model.get_submodule(name), softmax.get(name)
+        if theirs is None:
+            raise InputError(f"the teacher has no softmax attention {name}, where the model is converted: {give}")
+        wide, expected = (_width(*pair) for pair in ((teacher, theirs), (model, ours)))
+        if wide != expected:
+            raise InputError(f"{name} has {wide} in the teacher, and {expected} in the converted model: {give}")
+    embedding: Any = getattr(teacher, "patch_embed", None)
+    if getattr(embedding, "strict_img_size", False) and tuple(embedding.img_size) != tuple(images.shape[-2:]):
+        fixed, given = (" x ".join(map(str, size)) for size in (embedding.img_size, images.shape[-2:]))
+        raise InputError(f"the teacher takes images of {fixed} pixels alone, and the model those of {given}: {give}")
+
+
+def _width(model: Any, layer: Any) -> str:
+    leading = getattr(model, "num_prefix_tokens", 0)
+    return f"{layer.num_heads} heads, {layer.proj.in_features} channels and {leading} leading tokens"
 
 
 @torch.no_grad()
@@ -100,12 +123,15 @@ def watch(model: Any, names: Sequence[str], images: Tensor) -> dict[str, Seen]:
     return {name: Seen(given[name][0], tuple((*given[name], size)[1]), heads[name], out[name]) for name in names}
 
 
-def relative_error(out: Tensor, target: Tensor) -> Tensor:
-    """|out - target|^2 over what a constant per channel leaves of the target: tokens (B, N, C) or maps (B, C, H, W)."""
+def relative_error(out: Tensor, target: Tensor, average: Callable[[Tensor], Tensor] = lambda value: value) -> Tensor:
+    """|out - target|^2 over what a constant per channel leaves of the target: tokens (B, N, C) or maps (B, C, H, W).
+
+    average: over processes that have a part of the batch each. The mean of their errors is that of the whole batch.
+    """
     out, target = out.float(), target.float()
     kept = 1 if target.ndim == 4 else target.ndim - 1
-    around = target - target.mean([axis for axis in range(target.ndim) if axis != kept], keepdim=True)
-    return (out - target).square().sum() / around.square().sum().clamp(min=_LEAST)
+    around = target - average(target.mean([axis for axis in range(target.ndim) if axis != kept], keepdim=True))
+    return (out - target).square().sum() / average(around.square().sum()).clamp(min=_LEAST)
 
 
 def _cosine(new: GridAttention, old: Any, seen: Seen) -> float:
