@@ -4,8 +4,10 @@
     python benchmarks/bits.py write after.json       with the other
     python benchmarks/bits.py compare before.json after.json --output results/benchmarks/versions/bits.json
 
-Only names that a user may rely on are called, so the script runs on every version. Hashes are compared, not numbers:
-one bit of difference shows. They hold for one machine and one version of torch; threads are fixed at one.
+Only names that a user may rely on are called, so the script runs on every version; options whose defaults changed are
+given. Hashes are compared: one bit of difference shows. How large it is, is estimated from up to 64 numbers of each
+tensor, relative to the largest number of the tensor. All of it holds for one machine and one version of torch; threads
+are fixed at one.
 """
 
 import argparse
@@ -31,7 +33,8 @@ from laplacianformer import ops
 
 SIZES = ("nano", "tiny", "small", "medium", "large", "huge")
 SHAPES = ((2, 3, 96, 65), (1, 3, 224, 224))  # two images on odd grids; and one with every token a landmark in stage 4
-UNSTABLE = ("images_per_second", "data_wait")  # columns of metrics.csv that measure time
+GAIN = {"gain": 1.0}  # the default until it became "auto"
+CURVES = ("loss", "accuracy", "gradient_norm", "validation_loss", "validation_accuracy")
 
 
 def main() -> None:
@@ -44,9 +47,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.command == "write":
         torch.set_num_threads(1)
-        hashes = {name: digest for part in (models, shipped, digits, onnx) for name, digest in part()}
-        arguments.file.write_text(json.dumps({**origin(), "hashes": hashes}, indent=2) + "\n")
-        print(f"{arguments.file}: {len(hashes)} hashes")
+        found = {name: value for part in (models, shipped, digits, onnx) for name, value in part()}
+        arguments.file.write_text(json.dumps({**origin(), "found": found}) + "\n")
+        print(f"{arguments.file}: {len(found)} hashes")
     else:
         sys.exit(compare(*(json.loads(file.read_text()) for file in arguments.files), output=arguments.output))
 
@@ -60,29 +63,47 @@ def origin() -> dict[str, str]:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any], output: Path | None) -> int:
-    names = sorted({*before["hashes"], *after["hashes"]})
-    different = [name for name in names if before["hashes"].get(name) != after["hashes"].get(name)]
-    for name in different:
-        print(f"differs: {name}")
+    names = sorted({*before["found"], *after["found"]})
+    different: dict[str, float | None] = {}
+    for name in names:
+        pair = [version["found"].get(name) for version in (before, after)]
+        if None in pair or pair[0]["hash"] != pair[1]["hash"]:
+            different[name] = None if None in pair else difference(*(version["samples"] for version in pair))
+            print(f"differs: {name}: {different[name]}")
     print(f"{len(names) - len(different)} of {len(names)} hashes are equal")
     if output is not None:
         stated = {"before": before.pop("commit"), "after": after.pop("commit")}
         found = {"compared": len(names), "different": different, "names": names}
-        kept = {key: value for key, value in after.items() if key != "hashes"}
+        kept = {key: value for key, value in after.items() if key != "found"}
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps({**stated, **kept, **found}, indent=2) + "\n")
     return 1 if different else 0
 
 
-def digest(*tensors: Tensor) -> str:
-    found = hashlib.sha256()
+def difference(before: list[list[float]], after: list[list[float]]) -> float | None:
+    """The largest of all tensors, each relative to its largest number; None where there are none to compare."""
+    if [len(numbers) for numbers in before] != [len(numbers) for numbers in after] or not before:
+        return None
+    largest = 0.0
+    for (scale, *old), (_, *new) in zip(before, after, strict=True):
+        apart = max((abs(a - b) for a, b in zip(old, new, strict=True)), default=0.0)
+        largest = max(largest, apart / scale if scale else apart)
+    return float(f"{largest:.2g}")
+
+
+def digest(*tensors: Tensor) -> dict[str, Any]:
+    """The hash of all numbers; and of each tensor its largest number and up to 64, evenly spaced."""
+    found, samples = hashlib.sha256(), []
     for tensor in tensors:
         found.update(str((tensor.dtype, tuple(tensor.shape))).encode())
         found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        numbers = tensor.detach().double().reshape(-1)
+        if numbers.numel():
+            samples.append([numbers.abs().max().item(), *numbers[:: -(-numbers.numel() // 64)].tolist()])
+    return {"hash": found.hexdigest()[:16], "samples": samples}
 
 
-def models() -> Iterator[tuple[str, str]]:
+def models() -> Iterator[tuple[str, dict[str, Any]]]:
     """Random weights of a fixed seed: evaluation, evaluation with gradients, a step of training, on both backends."""
     for size in SIZES:
         for shape in SHAPES:
@@ -92,9 +113,9 @@ def models() -> Iterator[tuple[str, str]]:
                         yield f"{size} {'x'.join(map(str, shape))} {backend}: {part}", value
 
 
-def hashes_of_model(size: str, shape: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+def hashes_of_model(size: str, shape: tuple[int, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
     torch.manual_seed(0)
-    model = timm.create_model(f"laplacianformer_{size}", num_classes=10)
+    model = timm.create_model(f"laplacianformer_{size}", num_classes=10, attention_args=GAIN)
     images = torch.randn(shape)
     with torch.inference_mode():
         yield "evaluation", digest(model.eval()(images))
@@ -111,7 +132,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def shipped() -> Iterator[tuple[str, str]]:
+def shipped() -> Iterator[tuple[str, dict[str, Any]]]:
     model = timm.create_model("laplacianformer_nano", pretrained=True, num_classes=10).eval()
     images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -124,13 +145,15 @@ def shipped() -> Iterator[tuple[str, str]]:
     yield "shipped weights, training under autocast", digest(out, *gradients(model), *model.buffers())
 
 
-def digits() -> Iterator[tuple[str, str]]:
+def digits() -> Iterator[tuple[str, dict[str, Any]]]:
     """The loss curve of the recipe `digits`, cut short, and the weights at its end."""
     with tempfile.TemporaryDirectory() as folder:
         run("train", "--recipe", "digits", "--output", folder, "optimise.epochs=2", "run.tensorboard=false")
         with (Path(folder) / "metrics.csv").open(newline="") as file:
-            rows = [{key: row[key] for key in row if key not in UNSTABLE} for row in csv.DictReader(file)]
-        yield "digits: metrics", hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+            rows = list(csv.DictReader(file))
+        for name in CURVES:
+            curve = [float(row[name]) for row in rows if row[name]]
+            yield f"digits: {name}", digest(torch.tensor(curve, dtype=torch.float64))
         from safetensors.torch import load_file
 
         # Without the settings of the layers, which are no weights, and which earlier versions didn't write.
@@ -138,7 +161,7 @@ def digits() -> Iterator[tuple[str, str]]:
         yield "digits: weights", digest(*(weights[name] for name in weights if not name.endswith("_extra_state")))
 
 
-def onnx() -> Iterator[tuple[str, str]]:
+def onnx() -> Iterator[tuple[str, dict[str, Any]]]:
     """What onnxruntime computes with the exported shipped weights."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import
     import onnxruntime

@@ -22,17 +22,19 @@ from laplacianformer.convert import ConvertRecipe, Result, load_recipe, train
 from laplacianformer.convert._teacher import stated_input
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
 
-BUDGET = 3200  # images of each phase
-LANDMARKS = (5, 7, 10, 14)
-LAYERS = ("0-2", "0-5", "0-8", "3-11", "6-11", "9-11")
-IMAGES = (800, 1600, 3200, 6400)
+BUDGET = 1600  # images of each phase
+GRID: dict[str, Any] = {"grid": 7, "gain": "learned"}  # what the recipe says
+LANDMARKS = (5, 10, 14)
+LAYERS = ("0-5", "6-11", "0-8", "3-11")
+IMAGES = (400, 800, 3200)
 CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mean over queries": ("mean-over-queries", {"grid": 7, "gain": "learned"}),
+    "mean over queries": ("mean-over-queries", GRID),
     "no mixing": ("no-mixing", {}),
-    "gaussian kernel": ("ablation", {"kernel": "gaussian", "scale": 8.0, "grid": 7, "gain": "learned"}),
     "linear attention": ("linear", {}),
     "inline": ("inline", {}),
 }
+KERNELS = ("gaussian", "matern", "cosine", "polynomial")  # in the same layer
+QUESTIONS = ("default", "controls", "kernels", "landmarks", "layers", "images")
 
 
 def main() -> None:
@@ -42,11 +44,11 @@ def main() -> None:
     parser.add_argument("--classes", help="JSON with the names of its outputs")
     parser.add_argument("--data", required=True, metavar="DIR", help="folder with train and val")
     parser.add_argument("--runs", type=Path, default=Path("runs/conversion"), help="folder (default: %(default)s)")
-    parser.add_argument("--only", choices=("landmarks", "layers", "images", "controls"), help="one question")
+    parser.add_argument("--only", choices=QUESTIONS, help="one question")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="of the recipe, in all conversions")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()  # overrides may follow options
     torch.set_num_threads(arguments.threads)
     file = arguments.output / "accuracy.csv"
     rows = list(read_rows(file)) if file.exists() else []
@@ -62,15 +64,17 @@ def main() -> None:
 def variants(only: str | None) -> Iterator[tuple[str, str, list[str]]]:
     """Question, setting, and what it changes."""
     found: list[tuple[str, str, list[str]]] = [
+        ("default", "grid 7", []),
+        *(("controls", name, _attention(*given)) for name, given in CONTROLS.items()),
+        *(("kernels", name, _attention("ablation", {**GRID, "kernel": name})) for name in KERNELS),
         *(("landmarks", f"grid {grid}", [f"convert.attention_args.grid={grid}"]) for grid in LANDMARKS),
-        *(("controls", name, _control(*given)) for name, given in CONTROLS.items()),
         *(("layers", layers, [f"convert.layers={_numbers(layers)}"]) for layers in LAYERS),
         *(("images", str(count), _budget(count)) for count in IMAGES),
     ]
     return (variant for variant in found if only in (None, variant[0]))
 
 
-def _control(attention: str, options: dict[str, Any]) -> list[str]:
+def _attention(attention: str, options: dict[str, Any]) -> list[str]:
     return [f"convert.attention={attention}", f"convert.attention_args={json.dumps(options)}"]
 
 

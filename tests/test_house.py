@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from laplacianformer import LaplacianAttention
 from tests.house import (
     PACKAGE,
     SRC,
@@ -83,6 +84,13 @@ def test_no_file_is_longer_than_300_lines() -> None:
     code = files("src", "csrc", "tests", "benchmarks", "examples", suffixes=(".py", ".cpp", ".h"))
     long = [Offence(path, len(lines(path)), f"{len(lines(path))} lines") for path in code if len(lines(path)) > 300]
     fail_on(long)
+
+
+def test_the_product_can_be_read_in_one_sitting() -> None:
+    """The layer that the package is about: one file, and few options beside `dim` and `num_heads`."""
+    assert len(lines(PACKAGE / "attention" / "laplacian.py")) < 150
+    given = inspect.signature(LaplacianAttention).parameters.values()
+    assert sum(parameter.kind is parameter.KEYWORD_ONLY for parameter in given) <= 12
 
 
 def test_no_function_is_longer_than_50_lines_without_a_reason() -> None:
@@ -252,16 +260,8 @@ PER = (
 )
 BETWEEN = "and|as|at|by|for|from|if|in|is|like|of|on|or|than|that|to|when|where|with|without"
 WRITTEN = (
-    "src",
-    "csrc",
-    "docs",
-    "tests",
-    "benchmarks",
-    "examples",
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "results",
+    *("src", "csrc", "docs", "tests", "benchmarks", "examples", "results"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 )
 DIALECT = [
     r"\ba row a\b",

@@ -227,6 +227,7 @@ def test_inconsistent_metadata_is_refused_in_one_line(path, changes, message):
 
 
 def test_the_task_of_a_file_is_read_without_its_tensors(path):
+    assert weights.stated_task(None) == "classification", "the weights inside the package"
     assert weights.stated_task(path) == "", "no file"
     save_small(path)
     assert weights.stated_task(path) == "classification"

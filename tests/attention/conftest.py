@@ -1,25 +1,26 @@
 """What the tests of the fused C++ call watch and set up."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from laplacianformer.ops.laplacian_attention import cpu
+from laplacianformer.ops.laplacian_attention import op
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which C++ call was made in place of the other ops: "evaluated" or "trained", one entry per call."""
     made: list[str] = []
-    original = cpu.attention
+    original = op.BACKENDS.cpu
 
     def noted(*arguments: Any) -> Any:
         made.append("trained" if isinstance(arguments[4], str) else "evaluated")
         return original(*arguments)
 
-    monkeypatch.setattr(cpu, "attention", noted)
+    monkeypatch.setattr(op, "BACKENDS", replace(op.BACKENDS, cpu=noted))
     return made
 
 

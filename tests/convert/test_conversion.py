@@ -136,12 +136,21 @@ def test_keys_of_a_smaller_image_become_keys_of_tokens(linear: bool) -> None:
     assert errors[1] < 0.5 * errors[0]
 
 
-@pytest.mark.parametrize("gain", ["learned", "auto", 3.0])
-def test_the_stated_error_is_that_of_the_heads(gain: str | float) -> None:
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [
+        ("laplacian", {"gain": "learned"}),
+        ("laplacian", {"gain": "auto"}),
+        ("laplacian", {"gain": 3.0}),
+        ("ablation", {"kernel": "gaussian", "gain": "learned"}),
+        ("mean-over-queries", {"gain": "learned"}),
+    ],
+)
+def test_the_stated_error_is_that_of_the_heads(attention: str, options: dict[str, Any]) -> None:
     model, x = teacher(), images(8)
     name = next(iter(softmax_layers(model)))
     seen, twin = watch(model, [name], x)[name], copy.deepcopy(model)
-    layer = exchange(twin, Conversion("laplacian", {**OPTIONS, "gain": gain}, (name,)))[name]
+    layer = exchange(twin, Conversion(attention, {**OPTIONS, **options}, (name,)))[name]
     take_over(model.get_submodule(name), layer)
     errors = calibrate(layer, seen.x, seen.size, seen.heads)
     given: list[torch.Tensor] = []

@@ -1,8 +1,10 @@
 import asyncio
+import importlib
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,3 +158,11 @@ def test_the_environment_variable_forces_a_backend_and_the_argument_overrides_it
     error, done = run.stdout.splitlines()
     assert error.startswith("unknown backend 'fast' (argument, use_backend or LAPLACIANFORMER_BACKEND)")
     assert done == "done"
+
+
+def test_every_op_has_one_table_of_its_backends() -> None:
+    folders = {path.parent.name for path in Path(ops.__file__).parent.glob("*/op.py")}
+    assert len(folders) >= 8
+    for name in folders:
+        op = importlib.import_module(f"laplacianformer.ops.{name}.op")
+        assert isinstance(op.BACKENDS, (choice.Backends, choice.Composed)), name

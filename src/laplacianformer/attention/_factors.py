@@ -10,10 +10,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from laplacianformer import ops
 from laplacianformer.attention._grid import in_float32
+from laplacianformer.attention._whitening import Whitening
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.reference import Gain, by_head
+from laplacianformer.ops.laplacian_attention.settings import Settings
 
 
 class Factors(NamedTuple):
@@ -48,6 +52,20 @@ class Decomposition:
         centred = self.c_bhnm - self.c_bhnm.mean(-1, keepdim=True)
         m = centred.shape[-1]
         return (1 + by_head(gain, m, centred) * self.whiten(centred.mT).mT) / m
+
+
+def decomposition(q_bhnd: Tensor, k_bhnd: Tensor, settings: Settings, whitening: Whitening) -> Decomposition:
+    """The matrices of `ops.laplacian_attention`. Nothing is updated."""
+    placed = reference.place(q_bhnd, k_bhnd, settings)
+    c_bhnm = reference.kernel_of_queries(placed, settings)
+    variance = whitening.variance_of(c_bhnm, settings.cells, settings.mask)
+    return Decomposition(
+        c_bhnm,
+        gram=lambda: ops.laplacian_kernel(placed.km, placed.km, settings.scale),
+        variance=variance,
+        factor=reference.whitening_factor(variance, settings.variance_eps),
+        solve=lambda v_bhnd: reference.landmark_values(placed, v_bhnd, settings),
+    )
 
 
 class Decomposable(Protocol):

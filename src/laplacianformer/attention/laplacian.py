@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer import ops
-from laplacianformer.attention._factors import Decomposition, Factors, factors_of
+from laplacianformer.attention._factors import Decomposition, Factors, decomposition, factors_of
 from laplacianformer.attention._landmarks import Grid, LandmarkAttention
 from laplacianformer.attention._removed import name_replacements
 from laplacianformer.attention._rope import cell_rotation
@@ -24,7 +24,6 @@ from laplacianformer.attention._whitening import Kind, Whitening
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._token_mask import TokenMask
-from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.settings import Settings
 
 
@@ -135,18 +134,7 @@ class LaplacianAttention(LandmarkAttention):
 
     def decompose(self, q_bhnd: Tensor, k_bhnd: Tensor, size: Size, mask: TokenMask | None = None) -> Decomposition:
         """The matrices that `mix` never stores; nothing is updated."""
-        settings = Settings(**self.settings(q_bhnd, size, mask))
-        placed = reference.place(q_bhnd, k_bhnd, settings)
-        c_bhnm = reference.kernel_of_queries(placed, settings)
-        variance = self.whitening.variance_of(c_bhnm, settings.cells, mask)
-        factor = reference.whitening_factor(variance, self.whitening.eps)
-        return Decomposition(
-            c_bhnm,
-            gram=lambda: ops.laplacian_kernel(placed.km, placed.km, self.scale),
-            variance=variance,
-            factor=factor,
-            solve=lambda v_bhnd: reference.landmark_values(placed, v_bhnd, settings),
-        )
+        return decomposition(q_bhnd, k_bhnd, Settings(**self.settings(q_bhnd, size, mask)), self.whitening)
 
     def factors(self, x: Tensor, size: Size, *, dense: bool = False) -> Factors:
         """C, W, L and Z of these tokens, and for `dense` the N x N attention matrix (O(N^2) memory).

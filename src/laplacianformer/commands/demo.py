@@ -3,8 +3,10 @@
 import argparse
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laplacianformer._util.errors import InputError
@@ -53,18 +55,27 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _explorer(arguments: argparse.Namespace) -> "Explorer | Painter":
     """What the page shows, after a first image: weights that can't be used fail here, not on the page."""
-    from laplacianformer.demo.explorer import Explorer
-    from laplacianformer.demo.painter import Painter
-    from laplacianformer.segmentation import load_segmenter
-    from laplacianformer.weights import stated_task
+    tasks: dict[str, Callable[..., Explorer | Painter]]
+    tasks = {"classification": _of_classifier, "segmentation": _of_segmenter}
+    _, explorer = options.for_task(arguments.weights, tasks)
+    return explorer(arguments.weights)
 
-    if arguments.weights is not None and stated_task(arguments.weights) == "segmentation":
-        painter = Painter(load_segmenter(arguments.weights))
-        painter.paint_example(painter.examples[0])
-        return painter
-    explorer = Explorer(options.load_classifier(arguments.weights))
+
+def _of_classifier(path: Path | None) -> "Explorer":
+    from laplacianformer.demo.explorer import Explorer
+
+    explorer = Explorer(options.load_classifier(path))
     explorer.analyse_example(explorer.examples[0])
     return explorer
+
+
+def _of_segmenter(path: Path) -> "Painter":
+    from laplacianformer.demo.painter import Painter
+    from laplacianformer.segmentation import load_segmenter
+
+    painter = Painter(load_segmenter(path))
+    painter.paint_example(painter.examples[0])
+    return painter
 
 
 def _end_as_by_interrupt() -> None:

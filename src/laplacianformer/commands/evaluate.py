@@ -3,18 +3,24 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, segmentation, sequences, tables, terminal, without
+from laplacianformer.commands import (
+    evaluate_detector,
+    evaluate_encoder,
+    evaluate_segmenter,
+    options,
+    tables,
+    terminal,
+    without,
+)
 
 if TYPE_CHECKING:
     from laplacianformer.classification._evaluation import Evaluation
-    from laplacianformer.detection._scores import Scores
 
 SUMMARY = "accuracy and speed of weights on labelled images or sequences"
 DESCRIPTION = (
@@ -92,17 +98,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, or 1 if some images could not be read."""
-    from laplacianformer import weights
-
-    task = "" if arguments.weights is None else weights.stated_task(arguments.weights)
+    tasks = {
+        "classification": _evaluate_classifier,
+        "detection": evaluate_detector.evaluate,
+        "segmentation": evaluate_segmenter.evaluate,
+        "sequences": evaluate_encoder.evaluate,
+    }
+    task, evaluate = options.for_task(arguments.weights, tasks)
     without.check(arguments, task)
     if arguments.window is not None and task != "segmentation":
         raise InputError("--window is for segmenters: these weights are of another task")
-    evaluate = {
-        "detection": _evaluate_detector,
-        "segmentation": segmentation.evaluate,
-        "sequences": sequences.evaluate,
-    }.get(task, _evaluate_classifier)
     with options.computing(arguments):
         unreadable = evaluate(arguments)
     for line in unreadable:
@@ -149,46 +154,6 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
     return result.unreadable
 
 
-def _evaluate_detector(arguments: argparse.Namespace) -> Sequence[str]:
-    try:
-        from laplacianformer.detection._evaluation import draw_examples, evaluate, open_data
-    except ImportError as error:
-        raise InputError(f"evaluating a detector needs {error.name}: pip install 'laplacianformer[train]'") from None
-    from laplacianformer._util import files
-    from laplacianformer._util.devices import chosen_device
-    from laplacianformer.detection._weights import load_detector
-
-    loaded = load_detector(arguments.weights)
-    images = open_data(loaded, arguments.data, arguments.split)
-    device = chosen_device(arguments.device)
-    files.check_folder(arguments.output)
-    progress = partial(terminal.progress, label="evaluating")
-    result = evaluate(loaded, images, device=device, workers=arguments.workers, progress=progress)
-
-    numbers, figure = arguments.output / "eval.json", arguments.output / "detections.png"
-    files.write_json(
-        numbers,
-        {
-            "weights": str(arguments.weights),
-            "data": arguments.data,
-            "split": arguments.split,
-            "precision": arguments.precision,
-            "device": result.device,
-            "images": result.images,
-            "images_per_second": result.images_per_second,
-            "unreadable": result.unreadable,
-            **result.scores,
-        },
-    )
-    draw_examples(result, figure)
-    title = f"{result.images:,} images, {result.images_per_second:.1f} per second"
-    terminal.show(scores_table(result.scores, title), f"Saved: {numbers}, {figure}")
-    return result.unreadable
-
-
-# ---- tables ----
-
-
 def _summary(result: "Evaluation", found: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="Evaluation")
     table.add_column("")
@@ -202,17 +167,4 @@ def _summary(result: "Evaluation", found: dict[str, dict[str, Any]]) -> Table:
     table.add_row("model alone", f"{result.images_per_second:,.0f} images/s")
     table.add_row("with reading", f"{result.images_per_second_with_reading:,.0f} images/s")
     table.add_row("device", result.device)
-    return table
-
-
-def scores_table(scores: "Scores", title: str) -> Table:
-    """COCO's twelve numbers, with one column for boxes and one for masks."""
-    from laplacianformer.detection._scores import NUMBERS, percent
-
-    table = Table(title=title)
-    table.add_column("%", no_wrap=True)
-    for kind in scores:
-        table.add_column(kind, justify="right")
-    for name in NUMBERS:
-        table.add_row(name.replace("_", " "), *(percent(numbers[name]) for numbers in scores.values()))
     return table

@@ -66,18 +66,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from laplacianformer.weights import stated_task
-
     _check(arguments)
-    if arguments.weights is not None and stated_task(arguments.weights) == "segmentation":
-        _write_segmenter(arguments)
-    elif arguments.format == "hf":
-        from laplacianformer.export._card import write_folder
+    tasks = {"classification": _write_classifier, "segmentation": _write_segmenter}
+    _, write = options.for_task(arguments.weights, tasks)
+    write(arguments)
 
-        write_folder(options.load_classifier(arguments.weights), arguments.output)
-        terminal.show(f"Saved: {arguments.output}: config.json, model.safetensors, README.md")
-    else:
+
+def _write_classifier(arguments: argparse.Namespace) -> None:
+    if arguments.format != "hf":
         _write_file(arguments)
+        return
+    from laplacianformer.export._card import write_folder
+
+    write_folder(options.load_classifier(arguments.weights), arguments.output)
+    terminal.show(f"Saved: {arguments.output}: config.json, model.safetensors, README.md")
 
 
 def _write_segmenter(arguments: argparse.Namespace) -> None:

@@ -1,15 +1,18 @@
 """Options that several commands have, and how the values of options are read."""
 
 import argparse
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from laplacianformer._util.limits import MOST_OPTION, MOST_PROCESSES, MOST_SIDE, shown
 from laplacianformer.commands.terminal import note
 
 if TYPE_CHECKING:
     from laplacianformer.weights import Weights
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +23,15 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         help="weights of a classifier, for export and demo also of a segmenter (.safetensors; default: those in the "
         "package, trained on CIFAR-10)",
     )
+
+
+def for_task(path: Path | None, functions: Mapping[str, Function]) -> tuple[str, Function]:
+    """The task of what --weights names, and the function for it. `functions` has one for "classification", which also
+    gets the weights of every task that is not named: reading them as a classifier says which commands take them."""
+    from laplacianformer.weights import stated_task
+
+    task = stated_task(path)
+    return task, functions.get(task, functions["classification"])
 
 
 def load_classifier(path: Path | None) -> "Weights":

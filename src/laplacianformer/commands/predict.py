@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, sequences, terminal
+from laplacianformer.commands import options, predict_sequences, terminal
 
 if TYPE_CHECKING:
     from laplacianformer.classification._inference import Prediction
@@ -61,12 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit code is 0, 1 if some images failed, 2 if all did."""
-    from laplacianformer import plots, weights
+    tasks = {"classification": _predict_images, "sequences": predict_sequences.predict}
+    _, predict = options.for_task(arguments.weights, tasks)
+    return predict(arguments)
+
+
+def _predict_images(arguments: argparse.Namespace) -> int:
+    from laplacianformer import plots
     from laplacianformer._util.files import check_file
     from laplacianformer.classification._inference import predict
 
-    if arguments.weights is not None and weights.stated_task(arguments.weights) == "sequences":
-        return sequences.predict(arguments)
     if arguments.attention is not None:
         plots.require_matplotlib()
         check_file(arguments.attention)

@@ -33,8 +33,11 @@ def check(arguments: argparse.Namespace, task: str) -> None:
     if arguments.layers and not arguments.without_attention:
         raise InputError("--layers says where --without-attention mean or off replaces attention: give both")
     if arguments.without_attention and task in ("detection", "segmentation"):
-        owner = "detector" if task == "detection" else "segmenter"
-        raise InputError(f"--without-attention is for classifiers and sequence encoders: these weights are a {owner}'s")
+        from laplacianformer.weights._file import task_name
+
+        raise InputError(
+            f"--without-attention is for classifiers and sequence encoders: these weights are a {task_name(task)}'s"
+        )
 
 
 class Replacement:

@@ -7,18 +7,20 @@ and the gain is the least-squares one. What has the least error of the output is
 Shape suffixes: b batch, h heads, n tokens, d head width.
 """
 
+import copy
 import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from laplacianformer import ops
 from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.ops._pooling import Size
-from laplacianformer.ops.laplacian_attention.settings import Variance
 
-_RATIOS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # mean distance of queries and keys, over the scale
+# Mean distance of queries and keys, over the scale: l1 for the Laplacian kernel, l2 for those to compare it with, which
+# get as many tries.
+_RATIOS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+_OTHER_RATIOS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 _FEW = 256  # queries and keys whose distances are averaged
 _LEAST = 1e-12
 
@@ -43,11 +45,12 @@ def calibrate(layer: LaplacianAttention, x_bnc: Tensor, size: Size, heads_bnc: T
     shifts = [torch.zeros_like(q[0, :, 0])]
     if layer.qkv.bias is not None and not layer.rope:  # rotations by position would turn a shift
         shifts.append(q.mean((0, 2)) - k.mean((0, 2)))
+    norm, ratios = (1.0, _RATIOS) if layer.kernel_name == "laplacian" else (2.0, _OTHER_RATIOS)
     fits = []
     for shift_hd in shifts:
         moved = k + shift_hd[:, None]
-        distance_h = torch.cdist(q[:, :, :_FEW], moved[:, :, :_FEW], p=1).mean((0, 2, 3)).clamp(min=_LEAST)
-        fits += [_fit(layer, (q, moved, v), size, target, shift_hd, r * layer.scale / distance_h) for r in _RATIOS]
+        distance_h = torch.cdist(q[:, :, :_FEW], moved[:, :, :_FEW], p=norm).mean((0, 2, 3)).clamp(min=_LEAST)
+        fits += [_fit(layer, (q, moved, v), size, target, shift_hd, r * layer.scale / distance_h) for r in ratios]
     best = torch.stack([fit.error_h for fit in fits]).argmin(0)
     of_heads = list(enumerate(best.tolist()))
     chosen = _Fit(*(torch.stack([part[i][h] for h, i in of_heads]) for part in zip(*fits, strict=True)))
@@ -68,12 +71,7 @@ def _fit(
 ) -> _Fit:
     """The least-squares gain for queries and keys that are multiplied by a factor, and what error is left."""
     (q, k, v), factor = qkv, factor_h[:, None, None]
-    settings = layer.settings(q, size)
-    variance: Variance = None if layer.whitening.kind is None else "batch"
-    plain, whole = (
-        ops.laplacian_attention(q * factor, k * factor, v, gain=gain, variance=variance, **settings)[0]
-        for gain in (0.0, 1.0)
-    )
+    plain, whole = (_with_gain(layer, gain).mix(q * factor, k * factor, v, size) for gain in (0.0, 1.0))
     rest, part = target - plain, whole - plain
     gain_h = (rest * part).sum((0, 2, 3)) / part.square().sum((0, 2, 3)).clamp(min=_LEAST)
     if not isinstance(layer.gain, nn.Parameter):
@@ -83,6 +81,14 @@ def _fit(
     around_mean = (target - target.mean((0, 2), keepdim=True)).square().sum((0, 2, 3))
     error_h = (error / around_mean.clamp(min=_LEAST)).nan_to_num(nan=torch.inf)
     return _Fit(shift_hd, factor_h, gain_h, error_h)
+
+
+def _with_gain(layer: LaplacianAttention, gain: float) -> LaplacianAttention:
+    """A copy that whitens by the batch that it is given, with another gain."""
+    other = copy.deepcopy(layer).train()
+    del other.gain
+    other.gain = gain
+    return other
 
 
 def _fold(layer: LaplacianAttention, fit: _Fit) -> None:

@@ -148,7 +148,7 @@ def start_layers(teacher: nn.Module, layers: dict[str, GridAttention], images: T
         take_over(old, layer)
         if getattr(old, "sr", None) is not None:
             fit_reduced(layer, old, seen[name].x, seen[name].size)
-        if type(layer) is LaplacianAttention:
+        if isinstance(layer, LaplacianAttention) and not layer.tied:
             calibrate(layer, seen[name].x, seen[name].size, seen[name].heads)
 
 

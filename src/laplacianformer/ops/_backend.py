@@ -2,20 +2,22 @@
 
 Each op has one `Backends` table with its implementations. An implementation has `check(*tensors)`, which says in words
 why it can't run these inputs (None if it can), and the functions that the op calls. The fastest that can run is
-chosen; `reference` runs everything and comes last.
+chosen; `reference` runs everything and comes last. An op that is made of other ops has a `Composed` table instead.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
 from laplacianformer._util.limits import shown
 from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops import _triton_support as triton_support
+from laplacianformer.ops._tracing import is_unobserved
 
 # Fastest first. Each value says why the backend can't run on this machine at all, or None if it can.
 _MISSING: dict[str, Callable[[], str | None]] = {
@@ -105,6 +107,28 @@ class Backends(Generic[Implementation]):
             f"{self.op}: backend {backend!r} was asked for and can't run: {reason}. "
             "Leave it out for the automatic choice."
         )
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Composed(Generic[Function]):
+    """The implementations of an op that is made of other ops: `reference` is their composition, `cpu` one C++ call for
+    all of them, and `cpu_check` says why that can't run these arguments.
+
+    Where it can't, or where compilers, counters or transforms want to see the parts, the composition runs. Its parts
+    run on the backend that was asked for; where that can't run one of them, the part raises.
+    """
+
+    cpu: Function
+    cpu_check: Callable[..., str | None]
+    reference: Function
+
+    def choose(self, backend: str, *arguments: Any) -> Function:
+        """The function that runs the op on these arguments. `backend` as `requested` gives it."""
+        in_one_call = backend in ("", "cpu") and is_unobserved(*arguments) and self.cpu_check(*arguments) is None
+        return self.cpu if in_one_call else self.reference
 
 
 def _known(name: str | None) -> str | None:

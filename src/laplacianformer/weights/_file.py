@@ -169,9 +169,12 @@ def with_defaults_of_file(metadata: Mapping[str, str], arguments: dict[str, Any]
     return {**arguments, "attention_args": {**options, "gain": 1.0}}
 
 
-def stated_task(path: Path) -> str:
-    """The task that the weights of a file are for, such as "classification"; empty if it doesn't say so."""
-    return read_metadata(path).get("task", "")
+def stated_task(path: Path | None) -> str:
+    """The task that the weights of a file are for, such as "classification"; empty if it doesn't say so.
+
+    None: the weights inside the package, which are a classifier's.
+    """
+    return "classification" if path is None else read_metadata(path).get("task", "")
 
 
 def task_name(task: str) -> str:

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from laplacianformer.ops import _check as check
-from laplacianformer.ops._backend import requested
+from laplacianformer.ops._backend import Composed, requested
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import accumulation_dtype, without_autocast
 from laplacianformer.ops._token_mask import TokenMask, lay_out
-from laplacianformer.ops._tracing import has_static_size, is_unobserved
+from laplacianformer.ops._tracing import has_static_size
 from laplacianformer.ops.laplacian_attention import cpu, reference
 from laplacianformer.ops.laplacian_attention.reference import Gain
 from laplacianformer.ops.laplacian_attention.settings import Rotation, Settings, Variance
 
 _OP = "laplacian_attention"
+BACKENDS = Composed(cpu=cpu.attention, cpu_check=cpu.check, reference=reference.attention)
 
 
 def laplacian_attention(  # long: its arguments, and what they mean
@@ -89,9 +90,8 @@ def laplacian_attention(  # long: its arguments, and what they mean
     variance = variance.detach() if isinstance(variance, Tensor) else variance
     name = requested(backend)
     arguments = q, k, v, gain, variance, settings
-    fused = name in ("", "cpu") and is_unobserved(q, k, v, gain, variance) and cpu.check(*arguments) is None
     with without_autocast(q.device):
-        out, used = (cpu if fused else reference).attention(*arguments, name or None)
+        out, used = BACKENDS.choose(name, *arguments)(*arguments, name or None)
         return out.to(q.dtype), None if used is None else used.detach()
 
 

@@ -7,9 +7,10 @@ parts they know.
 from torch import Tensor
 
 from laplacianformer.ops import _check as check
-from laplacianformer.ops._backend import requested
-from laplacianformer.ops._tracing import is_unobserved
+from laplacianformer.ops._backend import Composed, requested
 from laplacianformer.ops.mlp import cpu, reference
+
+BACKENDS = Composed(cpu=cpu.mlp, cpu_check=cpu.check, reference=reference.mlp)
 
 
 def mlp(
@@ -37,8 +38,7 @@ def mlp(
             f"got {', '.join(str(tuple(tensor.shape)) for tensor in tensors)}"
         )
     name = requested(backend)
-    in_blocks = name in ("", "cpu") and is_unobserved(*tensors) and cpu.check(*tensors) is None
-    return (cpu if in_blocks else reference).mlp(*tensors, name or None)
+    return BACKENDS.choose(name, *tensors)(*tensors, name or None)
 
 
 def _expected(x: Tensor, weight1: Tensor, weight2: Tensor) -> tuple[tuple[int, ...], ...]:

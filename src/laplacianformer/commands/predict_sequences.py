@@ -1,51 +1,17 @@
-"""What `laplacianformer eval` and `laplacianformer predict` do with the weights of a sequence encoder."""
+"""`laplacianformer predict` for sequence encoders."""
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.text import printable
-from laplacianformer.commands import tables, terminal, without
-from laplacianformer.commands.options import computing
+from laplacianformer.commands import options, terminal
 
 if TYPE_CHECKING:
-    from laplacianformer.sequences import EncoderWeights, SequenceEvaluation, SequencePrediction
-
-
-def evaluate(arguments: argparse.Namespace) -> Sequence[str]:
-    """Print and write accuracy and speed. Returns what could not be read."""
-    from laplacianformer import plots, sequences
-    from laplacianformer._util import files
-    from laplacianformer._util.devices import chosen_device
-    from laplacianformer.classification import draw_confusion
-
-    loaded = sequences.load_encoder(arguments.weights)
-    try:
-        measure, open_batches = sequences.evaluate, sequences.open_batches
-    except ImportError as error:
-        raise InputError(f"evaluating an encoder needs {error.name}: pip install 'laplacianformer[train]'") from None
-    options = {"batch_size": arguments.batch_size, "workers": arguments.workers}
-    batches = open_batches(loaded, arguments.data, arguments.split, **options)
-    device = chosen_device(arguments.device)
-    replacement = without.Replacement(arguments, loaded.model)
-    plots.require_matplotlib()
-    files.check_folder(arguments.output)
-    result = measure(loaded, terminal.progress(batches, "evaluating"), device)
-    again = terminal.progress(batches, "evaluating without attention")
-    found = replacement.measured("accuracy", lambda: measure(loaded, again, device).accuracy)
-
-    numbers, figure = arguments.output / "eval.json", arguments.output / "confusion.png"
-    draw_confusion(result.confusion, loaded.classes, figure)
-    given = {"weights": str(loaded.path), "data": arguments.data, "split": arguments.split}
-    given |= {"batch_size": arguments.batch_size, "precision": arguments.precision}
-    files.write_json(numbers, {**given, **asdict(result), **found})
-    classes = tables.per_class("sequences", result.per_class, result.confusion)
-    terminal.show(_summary(result, found), classes, f"Saved: {numbers}, {figure}")
-    return result.unreadable
+    from laplacianformer.sequences import EncoderWeights, SequencePrediction
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -56,7 +22,7 @@ def predict(arguments: argparse.Namespace) -> int:
         raise InputError("--attention draws what a classifier of images attends to: these weights are for sequences")
     loaded = sequences.load_encoder(arguments.weights)
     names, device = arguments.images, arguments.device
-    with computing(arguments):
+    with options.computing(arguments):
         predictions = list(sequences.predict(loaded, names, top=arguments.top, device=device))
     failed = [prediction for prediction in predictions if prediction.failure]
     if arguments.json:
@@ -66,19 +32,6 @@ def predict(arguments: argparse.Namespace) -> int:
     for prediction in failed:
         terminal.warn(f"{_short(prediction.name)}: {prediction.failure}")
     return 0 if not failed else 1 if len(failed) < len(predictions) else 2
-
-
-def _summary(result: "SequenceEvaluation", found: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="Evaluation")
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_row("sequences", f"{result.sequences:,}")
-    table.add_row("accuracy", f"{100 * result.accuracy:.2f} %")
-    for cells in without.rows("accuracy", "accuracy", found):
-        table.add_row(*cells)
-    table.add_row("model alone", f"{result.sequences_per_second:,.0f} sequences/s")
-    table.add_row("device", result.device)
-    return table
 
 
 def _table(loaded: "EncoderWeights", predictions: Sequence["SequencePrediction"]) -> Table:
