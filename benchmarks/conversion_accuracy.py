@@ -1,16 +1,16 @@
-"""What a conversion is worth: accuracy by landmarks, converted layers and images seen, and controls, at equal budgets.
+"""What a conversion is worth: accuracy by landmarks, converted layers, images seen and what layers learn, and controls.
 
     python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --data DIR
     python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --weights FILE --data DIR data.crop_pct=1.0
 
-Writes results/benchmarks/conversion/accuracy.csv, one row per conversion, after each one; rows that are there are not
-made again. Checkpoints are in --runs: a run that was stopped continues.
+Writes results/benchmarks/conversion/accuracy.csv, one row per conversion, after each one, and accuracy.png; rows that
+are there are not made again. Checkpoints are in --runs: a run that was stopped continues.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from comparing import RESULTS, parser_of, progress, show
 from laplacianformer._util.provenance import provenance
 from laplacianformer.convert import ConvertRecipe, Result, load_recipe, train
 from laplacianformer.convert._teacher import stated_input
+from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
+from laplacianformer.plots._figure import new_figure, save
 
 BUDGET = 1600  # images of each phase
 GRID: dict[str, Any] = {"grid": 7, "gain": "learned"}  # what the recipe says
@@ -33,8 +35,9 @@ CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear attention": ("linear", {}),
     "inline": ("inline", {}),
 }
+LEARN = ("low-rank", "scales")  # the default is all
 KERNELS = ("gaussian", "matern", "cosine", "polynomial")  # in the same layer
-QUESTIONS = ("default", "controls", "kernels", "landmarks", "layers", "images")
+QUESTIONS = ("default", "controls", "kernels", "learn", "landmarks", "layers", "images")
 
 
 def main() -> None:
@@ -58,6 +61,7 @@ def main() -> None:
             continue
         rows.append(key | measured(arguments, question, setting, overrides) | provenance(threads=arguments.threads))
         write_rows(file, rows)
+    draw([row for row in rows if str(row["seed"]) == str(arguments.seed)], file.with_suffix(".png"))
     show(rows)
 
 
@@ -67,6 +71,7 @@ def variants(only: str | None) -> Iterator[tuple[str, str, list[str]]]:
         ("default", "grid 7", []),
         *(("controls", name, _attention(*given)) for name, given in CONTROLS.items()),
         *(("kernels", name, _attention("ablation", {**GRID, "kernel": name})) for name in KERNELS),
+        *(("learn", learn, [f"convert.learn={learn}"]) for learn in LEARN),
         *(("landmarks", f"grid {grid}", [f"convert.attention_args.grid={grid}"]) for grid in LANDMARKS),
         *(("layers", layers, [f"convert.layers={_numbers(layers)}"]) for layers in LAYERS),
         *(("images", str(count), _budget(count)) for count in IMAGES),
@@ -118,6 +123,53 @@ def recipe_of(arguments: argparse.Namespace, overrides: Sequence[str]) -> Conver
     return load_recipe(
         "convert-vit", [*given, "distil.epochs=1", "match.epochs=1", *_budget(BUDGET), *arguments.overrides, *overrides]
     )
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Accuracy by landmarks, converted layers and images, and of everything else in the order of its accuracy."""
+    figure = new_figure(9, 6.5)
+    landmarks, layers, images, others = figure.subplots(2, 2).flat
+    curve(landmarks, rows, {"default": lambda _: 49, "landmarks": lambda name: int(name.split()[1]) ** 2})
+    tidy(landmarks, x="landmarks, without the class token", y="top-1, %")
+    curve(images, rows, {"default": lambda _: BUDGET, "images": int})
+    tidy(images, x="images of each phase", y="top-1, %")
+    images.set_xscale("log", base=2)
+    images.set_xticks(sorted((*IMAGES, BUDGET)), labels=map(str, sorted((*IMAGES, BUDGET))))
+    bars(layers, {"all": "default", **dict.fromkeys(LAYERS, "layers")}, rows, "converted layers")
+    names = {"laplacian": "default", **dict.fromkeys(KERNELS, "kernels"), **dict.fromkeys(CONTROLS, "controls")}
+    bars(others, names | {f"laplacian, {each}": "learn" for each in LEARN}, rows, "")
+    for axis in (landmarks, images):
+        for name, style in (("teacher", "--"), ("mean over queries", ":")):
+            found = [row["teacher_top1" if name == "teacher" else "top1"] for row in rows if row["setting"] == name]
+            height = float(rows[0]["teacher_top1"]) if name == "teacher" else float(found[0]) if found else None
+            if height is not None:
+                axis.axhline(height, color="0.4", linestyle=style, label=name)
+        axis.legend(frameon=False, fontsize=8)
+    save(figure, path)
+
+
+def curve(axis: Any, rows: list[Row], questions: dict[str, Callable[[str], int]]) -> None:
+    found = [
+        (questions[str(r["question"])](str(r["setting"])), float(r["top1"])) for r in rows if r["question"] in questions
+    ]
+    axis.plot(*zip(*sorted(found), strict=True), **STYLES[0], markersize=5)
+
+
+def bars(axis: Any, questions: dict[str, str], rows: list[Row], label: str) -> None:
+    """One bar per name; the value is that of the row of its question, and of its setting if the question has many."""
+    found = {}
+    for name, question in questions.items():
+        of_one = [
+            r for r in rows if r["question"] == question and (question == "default" or name.endswith(str(r["setting"])))
+        ]
+        if of_one:
+            found[name] = float(of_one[0]["top1"])
+    names = sorted(found, key=lambda name: found[name])
+    axis.barh(names, [found[name] for name in names], color=STYLES[0]["color"], alpha=0.8)
+    for name in names:
+        axis.text(found[name] + 1, name, f"{found[name]:.1f}", va="center", fontsize=8)
+    axis.axvline(float(rows[0]["teacher_top1"]), color="0.4", linestyle="--")
+    tidy(axis, x="top-1, %", y=label)
 
 
 if __name__ == "__main__":

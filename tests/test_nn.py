@@ -1,4 +1,4 @@
-"""Laplacian attention in the place of `nn.MultiheadAttention`."""
+"""Laplacian attention in place of `nn.MultiheadAttention`."""
 
 import copy
 import warnings

@@ -68,7 +68,7 @@ class LaplacianSelfAttention(nn.Module):
 
 
 def replace_attention(model: nn.Module, **options: Any) -> nn.Module:
-    """Put Laplacian attention in the place of every `nn.MultiheadAttention` of an encoder, and return the model.
+    """Put Laplacian attention in place of every `nn.MultiheadAttention` of an encoder, and return the model.
 
     The projections are taken over and the convolution starts at zero; the model has to be trained, for the new
     attention computes something else. Dropout of attention weights has no counterpart here and is left out.

@@ -80,7 +80,7 @@ def test_landmarks_are_averaged_before_they_are_rotated() -> None:
     equal = key.expand(1, 2, 60, 8)
     expected = rotate(key.expand(1, 2, 4, 8), places(1, 4), places(2, 7))
     torch.testing.assert_close(layer.landmarks(equal, (6, 10)), expected)
-    placed = reference.place(equal, equal, Settings(**layer.settings(equal, (6, 10))))
+    placed = reference.kernel_inputs(equal, equal, Settings(**layer.settings(equal, (6, 10))))
     torch.testing.assert_close(placed.km, expected)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from laplacianformer import save_weights
+from laplacianformer.training import Silent
 from tests.helpers import INPUT
 
 SIDE = 32
@@ -22,6 +23,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "pvt": ("pvt_v2_b0", {**PVT, "mlp_ratios": (2, 2), "num_classes": 5}),
     "own": ("laplacianformer_nano", {**OWN, "num_classes": 5}),
 }
+QUICK = (
+    *("match.epochs=6", "match.lr=0.002", "match.batch_size=6", "match.warmup_epochs=0", "convert.match_samples=null"),
+    *("distil.epochs=2", "distil.batch_size=6", "distil.warmup_epochs=0", "data.val_samples=null", "data.workers=0"),
+    *("convert.attention_args={grid: 2, gain: learned}", "convert.calibration_images=8"),
+    *("run.accelerator=cpu", "run.devices=1", "run.tensorboard=false", "run.log_steps=2", "run.checkpoint_steps=3"),
+)
 
 
 def teacher(family: str = "vit", **arguments: Any) -> Any:
@@ -54,3 +61,21 @@ def save_teacher(path: Path, model: Any) -> None:
     """A weights file of `teacher()`, a ViT, converted or not."""
     said = {"model_args": json.dumps(VIT), "input": json.dumps({**INPUT, "size": [3, SIDE, SIDE]})}
     save_weights(path, model, classes=list("abcde"), metadata=said)
+
+
+class Stop(Exception):
+    """What `Stopping` raises."""
+
+
+class Stopping(Silent):
+    """Ends a run in the middle: before the checkpoint of the step that follows."""
+
+    def __init__(self, phase: str, step: int) -> None:
+        self.phase, self.step, self.now = phase, step, ""
+
+    def start(self, title: str, steps: int, step: int) -> None:
+        self.now = title
+
+    def advance(self, step: int) -> None:
+        if self.now.endswith(self.phase) and step == self.step:
+            raise Stop

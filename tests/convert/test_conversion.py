@@ -196,6 +196,7 @@ def test_what_can_not_be_converted_is_refused_with_the_reason(case: str) -> None
         (Conversion("laplacian", {}, ("blocks.7.attn",)), "blocks.7.attn.*blocks.0.attn to blocks.1.attn"),
         (Conversion("laplacian", {"grid": 0}, ("blocks.0.attn",)), "grid must be at least 1"),
         (Conversion("nothing", {}, ("blocks.0.attn",)), "attention must be one of laplacian"),
+        (Conversion("soft", {}, ("blocks.0.attn",)), "tied=True: the softmax layer has tied=False"),
     ],
 )
 def test_a_conversion_that_does_not_fit_leaves_the_model_as_it_is(conversion: Conversion, reason: str) -> None:

@@ -17,18 +17,11 @@ from laplacianformer.convert import convert, load_recipe, train
 from laplacianformer.convert._teacher import read_classes
 from laplacianformer.export._check import differences
 from laplacianformer.export._exported import export_model, tolerance
-from laplacianformer.training import Silent
-from tests.convert.helpers import SIDE, arguments, images, teacher
+from tests.convert.helpers import QUICK, SIDE, Stop, Stopping, arguments, images, teacher
 from tests.helpers import picture
 from tests.training.helpers import rows
 
 CLASSES = ("class2", "class0", "class1", "other", "more")  # not in the order of the folders
-QUICK = (
-    *("match.epochs=6", "match.lr=0.002", "match.batch_size=6", "match.warmup_epochs=0", "convert.match_samples=null"),
-    *("distil.epochs=2", "distil.batch_size=6", "distil.warmup_epochs=0", "data.val_samples=null", "data.workers=0"),
-    *("convert.attention_args={grid: 2, gain: learned}", "convert.calibration_images=8"),
-    *("run.accelerator=cpu", "run.devices=1", "run.tensorboard=false", "run.log_steps=2", "run.checkpoint_steps=3"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -108,30 +101,12 @@ def test_a_file_with_a_conversion_that_can_not_be_is_refused(
         load_weights(path)
 
 
-class _Stop(Exception):
-    pass
-
-
-class _Stopping(Silent):
-    """Ends a run in the middle: before the checkpoint of the step that follows."""
-
-    def __init__(self, phase: str, step: int) -> None:
-        self.phase, self.step, self.now = phase, step, ""
-
-    def start(self, title: str, steps: int, step: int) -> None:
-        self.now = title
-
-    def advance(self, step: int) -> None:
-        if self.now.endswith(self.phase) and step == self.step:
-            raise _Stop
-
-
 @pytest.mark.slow
 def test_an_interrupted_run_continues_bit_for_bit(finished: tuple[Path, Any], folder: Path, tmp_path: Path) -> None:
     run, result = finished
     for phase, step in (("match", 4), ("distil", 5)):
-        with pytest.raises(_Stop):
-            train(recipe(folder), tmp_path / "run", resume=True, report=_Stopping(phase, step))
+        with pytest.raises(Stop):
+            train(recipe(folder), tmp_path / "run", resume=True, report=Stopping(phase, step))
     again = train(recipe(folder), tmp_path / "run", resume=True)
     first, second = load_file(result.weights), load_file(again.weights)
     assert all(torch.equal(first[name], second[name]) for name in first)

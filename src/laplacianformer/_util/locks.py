@@ -84,8 +84,8 @@ def _locks_are_local(folder: Path) -> bool:
         mounts = [line.split(" ") for line in _MOUNTS.read_text(errors="surrogateescape").splitlines()]
     except OSError:
         return False
-    place = os.path.realpath(folder)
-    above = [mount for mount in mounts if len(mount) > 3 and Path(place).is_relative_to(_unescaped(mount[1]))]
+    path = os.path.realpath(folder)
+    above = [mount for mount in mounts if len(mount) > 3 and Path(path).is_relative_to(_unescaped(mount[1]))]
     if not above:
         return False
     _, _, kind, options, *_ = max(above, key=lambda mount: len(mount[1]))

@@ -56,15 +56,15 @@ class Decomposition:
 
 def decomposition(q_bhnd: Tensor, k_bhnd: Tensor, settings: Settings, whitening: Whitening) -> Decomposition:
     """The matrices of `ops.laplacian_attention`. Nothing is updated."""
-    placed = reference.place(q_bhnd, k_bhnd, settings)
-    c_bhnm = reference.kernel_of_queries(placed, settings)
+    inputs = reference.kernel_inputs(q_bhnd, k_bhnd, settings)
+    c_bhnm = reference.kernel_of_queries(inputs, settings)
     variance = whitening.variance_of(c_bhnm, settings.cells, settings.mask)
     return Decomposition(
         c_bhnm,
-        gram=lambda: ops.laplacian_kernel(placed.km, placed.km, settings.scale),
+        gram=lambda: ops.laplacian_kernel(inputs.km, inputs.km, settings.scale),
         variance=variance,
         factor=reference.whitening_factor(variance, settings.variance_eps),
-        solve=lambda v_bhnd: reference.landmark_values(placed, v_bhnd, settings),
+        solve=lambda v_bhnd: reference.landmark_values(inputs, v_bhnd, settings),
     )
 
 

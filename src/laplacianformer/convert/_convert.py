@@ -41,7 +41,7 @@ def convert(
     resume: bool = False,
     report: Report | None = None,
 ) -> Result:
-    """A trained model with Laplacian attention in the place of softmax attention. The model that is given stays as it
+    """A trained model with Laplacian attention in place of softmax attention. The model that is given stays as it
     is.
 
     Args:

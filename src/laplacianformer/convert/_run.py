@@ -18,6 +18,7 @@ from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.convert._calibration import calibrate, fit_reduced
 from laplacianformer.convert._held_out import HeldOut
+from laplacianformer.convert._learn import adapt, fold
 from laplacianformer.convert._recipe import Convert, ConvertRecipe, PhaseName, without_paths
 from laplacianformer.convert._tasks import DistilTask, MatchTask, Work
 from laplacianformer.convert._teacher import TeacherModel, check_finite, load_teacher
@@ -109,6 +110,7 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     in_each(fabric, lambda: check_finite(teacher, few))
     if not in_first(fabric, lambda: session.resume and checkpoint.exists(output / "match")):
         start_layers(teacher.model, layers, few)
+    in_each(fabric, lambda: adapt(layers.values(), recipe.convert))
     limit = recipe.data.corrupt_limit
     held_out = HeldOut(fabric, teacher, loaders[1].val, numbers, limit)
     work = Work(teacher, student, layers, fabric, held_out, metadata, numbers)
@@ -120,6 +122,7 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
         done = loop.run()
         steps, seconds = steps + done.steps, seconds + done.seconds
     model = task.whole(loop.learner.evaluated).eval()
+    fold(model)
     return Result(model, done.weights, task.agreement, task.accuracy, held_out.teacher_accuracy, steps, seconds)
 
 

@@ -15,6 +15,7 @@ from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.attention import GridAttention
 from laplacianformer.classification._batches import Loaders
 from laplacianformer.convert._held_out import HeldOut
+from laplacianformer.convert._learn import folded
 from laplacianformer.convert._losses import divergence, labelled_loss
 from laplacianformer.convert._recipe import Phase, PhaseName
 from laplacianformer.convert._teacher import TeacherModel
@@ -33,7 +34,8 @@ _AFTER = (
     "validation_accuracy",  # where labels are known
 )
 _INSPECTED = 4  # images on which the attention is inspected
-_GAIN_RATE = 10.0  # learning rate of gains, over that of the weights: they start at 5 to 10, weights below 1
+_OF_HEADS = (".gain", ".log_scale")  # how the names of parameters with one number per head end
+_RATE_OF_HEADS = 10.0  # their learning rate, over that of the weights: gains start at 5 to 10, weights below 1
 
 
 @dataclass
@@ -67,15 +69,15 @@ class _Task:
         self.teacher_digest = work.teacher.origin()["sha256"]
 
     def parameters(self) -> list[dict[str, Any]]:
-        """Matrices with weight decay, vectors without, and gains, which learn faster."""
+        """Matrices with weight decay, vectors without, and what there is one of per head, which learns faster."""
         learned = [(name, part) for name, part in self.model.named_parameters() if part.requires_grad]
-        gains = [part for name, part in learned if name.endswith(".gain")]
-        vectors = [part for name, part in learned if part.ndim < 2 and not name.endswith(".gain")]
+        of_heads = [part for name, part in learned if name.endswith(_OF_HEADS)]
+        vectors = [part for name, part in learned if part.ndim < 2 and not name.endswith(_OF_HEADS)]
         matrices = [part for _, part in learned if part.ndim >= 2]
         groups: list[dict[str, Any]] = [
             {"params": matrices, "weight_decay": self.recipe.optimise.weight_decay},
             {"params": vectors, "weight_decay": 0.0},
-            {"params": gains, "weight_decay": 0.0, "lr_scale": _GAIN_RATE},
+            {"params": of_heads, "weight_decay": 0.0, "lr_scale": _RATE_OF_HEADS},
         ]
         return [group for group in groups if group["params"]]
 
@@ -125,7 +127,8 @@ class _Task:
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def write(self, path: Path, tensors: Mapping[str, Tensor], scores: Mapping[str, Any]) -> None:
-        write_tensors(path, tensors, {**self.work.metadata, **_measured({**self.scores(), **scores})})
+        said = {**self.work.metadata, **_measured({**self.scores(), **scores})}
+        write_tensors(path, folded(self.work.student, tensors), said)
 
     def state(self) -> dict[str, Any]:
         return {

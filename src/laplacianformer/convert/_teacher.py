@@ -43,7 +43,7 @@ class TeacherModel:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return {"architecture": self.name, "weights": self.weights, "sha256": digest.hexdigest()}
 
 

@@ -1,4 +1,4 @@
-"""Folders and tar files with one folder per class. The class is the first level; deeper levels are only places."""
+"""Folders and tar files with one folder per class. The class is the first level; deeper folders mean nothing."""
 
 import logging
 import os

@@ -50,15 +50,15 @@ def layer_times(entry: LayerInput) -> dict[str, float]:
 def _kernel_parts(layer: LaplacianAttention, q: Tensor, k: Tensor, v: Tensor, size: Size) -> dict[str, Any]:
     """The global branch in the order of its definition. Where every token is a landmark there is no inverse."""
     settings = Settings(**layer.settings(q, size))
-    placed = reference.place(q, k, settings)
-    parts: dict[str, Any] = {"landmarks": partial(reference.place, q, k, settings)}
-    values = reference.landmark_values(placed, v, settings)
+    inputs = reference.kernel_inputs(q, k, settings)
+    parts: dict[str, Any] = {"landmarks": partial(reference.kernel_inputs, q, k, settings)}
+    values = reference.landmark_values(inputs, v, settings)
     if settings.solves:
-        w = ops.laplacian_kernel(placed.km, placed.km, layer.scale)
-        sums = partial(ops.laplacian_matmul, placed.km, placed.k, v, layer.scale, y_rotation=placed.rotation)
-        parts["kernel"] = lambda: (ops.laplacian_kernel(placed.km, placed.km, layer.scale), sums())
+        w = ops.laplacian_kernel(inputs.km, inputs.km, layer.scale)
+        sums = partial(ops.laplacian_matmul, inputs.km, inputs.k, v, layer.scale, y_rotation=inputs.rotation)
+        parts["kernel"] = lambda: (ops.laplacian_kernel(inputs.km, inputs.km, layer.scale), sums())
         parts["inverse"] = partial(ops.newton_schulz, w, layer.iterations, layer.eps, start=layer.newton_schulz_start)
-    product = partial(ops.laplacian_matmul, placed.q, placed.km, values, layer.scale, x_rotation=placed.rotation)
+    product = partial(ops.laplacian_matmul, inputs.q, inputs.km, values, layer.scale, x_rotation=inputs.rotation)
     return {**parts, "product": product}
 
 

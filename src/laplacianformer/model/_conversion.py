@@ -1,4 +1,4 @@
-"""Another attention in the place of softmax attention: in timm's vision transformers, PVT v2 and our own model.
+"""Another attention in place of softmax attention: in timm's vision transformers, PVT v2 and our own model.
 
 Only attention layers are exchanged: the model stays an instance of its class, with everything that timm does with it.
 `laplacianformer.convert` trains the new layers, and a weights file says which ones they are.
@@ -36,7 +36,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class Conversion:
-    """Which attention stands in the place of which softmax layers."""
+    """Which attention stands in place of which softmax layers."""
 
     attention: str = "laplacian"  # one of `ATTENTIONS`, or of `CONTROLS`
     attention_args: Mapping[str, Any] = field(default_factory=dict)
@@ -157,6 +157,11 @@ def _new_layer(name: str, old: Any, prefix: int, conversion: Conversion) -> Grid
     except (TypeError, ValueError) as error:
         given = shown(dict(conversion.attention_args))
         raise InputError(f"{name} can't be {conversion.attention} attention with {given}: {reason(error)}") from None
+    if layer.tied != getattr(old, "tied", False):
+        raise InputError(
+            f"{name} can't be {conversion.attention} attention with tied={layer.tied}: the softmax layer has "
+            f"tied={not layer.tied}"
+        )
     return layer.to(old.proj.weight).train(old.training)
 
 

@@ -86,7 +86,7 @@ class _Patches(nn.Module):
 
 
 class _Nothing(nn.Module):
-    """In the place of the convolution beside the attention."""
+    """In place of the convolution beside the attention."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)

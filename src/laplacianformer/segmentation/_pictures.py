@@ -40,16 +40,16 @@ def with_legend(image: Image.Image, covered: Mapping[str, float], labels: Labels
     texts = [f"{printable(name)} {100 * part:.1f} %" for name, part in shown.items()]
     cells = [_FONT + GAP // 2 + round(font.getlength(text)) + 2 * GAP for text in texts]
     width = max([image.width, *cells])
-    places, x, y = [], GAP, image.height + GAP
+    corners, x, y = [], GAP, image.height + GAP
     for cell in cells:
         if x + cell > width and x > GAP:
             x, y = GAP, y + _FONT + GAP
-        places.append((x, y))
+        corners.append((x, y))
         x += cell
     canvas = Image.new("RGB", (width, y + _FONT + GAP if cells else image.height), "white")
     canvas.paste(image)
     draw, colours = ImageDraw.Draw(canvas), dict(zip(labels.names, labels.colours, strict=True))
-    for (x, y), name, text in zip(places, shown, texts, strict=True):
+    for (x, y), name, text in zip(corners, shown, texts, strict=True):
         draw.rectangle((x, y, x + _FONT, y + _FONT), fill=colours[name], outline="black")
         draw.text((x + _FONT + GAP // 2, y + _FONT / 2), text, "black", font, anchor="lm")
     return canvas

@@ -44,7 +44,7 @@ class ListOps:
         """Append a list to the tokens. Returns its value, or None as soon as there are too many tokens."""
         draw = chance.random  # the only method whose numbers Python promises to keep
         arguments: list[int] = []
-        place = len(tokens)
+        index = len(tokens)
         tokens.append(_END)  # its operator is drawn last
         for _ in range(2 + int((self.arguments - 1) * draw())):
             if depth + 1 < self.depth and draw() < _LIST:
@@ -59,7 +59,7 @@ class ListOps:
                 return None
         tokens.append(_END)
         operator = _OPERATORS[int(len(_OPERATORS) * draw())]
-        tokens[place] = operator
+        tokens[index] = operator
         return _apply(operator, arguments)
 
 

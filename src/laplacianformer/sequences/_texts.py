@@ -58,7 +58,7 @@ def _check_not_empty(path: Path) -> None:
 
 
 class TextFolder:
-    """Texts by index. Their class is the folder at the first level; deeper levels are only places."""
+    """Texts by index. Their class is the folder at the first level; deeper folders mean nothing."""
 
     def __init__(self, root: Path, split: str, length: int) -> None:
         folder = _of_split(root, split, lambda name: root / name, "/CLASS/*.txt")

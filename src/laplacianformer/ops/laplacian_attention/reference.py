@@ -47,11 +47,11 @@ def attention(
     mask = settings.mask
     if mask is not None:  # whatever is in the padding, it stays there
         q_bhnd, k_bhnd, v_bhnd = (x.masked_fill(mask.absent_tokens, 0) for x in (q_bhnd, k_bhnd, v_bhnd))
-    placed = place(q_bhnd, k_bhnd, settings, backend)
-    values_bhmd = landmark_values(placed, v_bhnd, settings, backend)
+    inputs = kernel_inputs(q_bhnd, k_bhnd, settings, backend)
+    values_bhmd = landmark_values(inputs, v_bhnd, settings, backend)
     c_bhnm = None
     if isinstance(variance, str):
-        c_bhnm = kernel_of_queries(placed, settings, backend)
+        c_bhnm = kernel_of_queries(inputs, settings, backend)
         variance = batch_variance(c_bhnm, mask, synced=variance == "synced", backend=backend)
     factor = whitening_factor(variance, settings.variance_eps)
     whitened_bhmd = values_bhmd if factor is None else factor * values_bhmd
@@ -59,7 +59,7 @@ def attention(
     if c_bhnm is not None:
         product_bhnd = c_bhnm @ folded_bhmd
     else:
-        q_bhnd, km_bhmd, rotation = placed.q, placed.km, placed.rotation
+        q_bhnd, km_bhmd, rotation = inputs.q, inputs.km, inputs.rotation
         product_bhnd = laplacian_matmul(
             q_bhnd, km_bhmd, folded_bhmd, settings.scale, x_rotation=rotation, backend=backend
         )
@@ -67,7 +67,7 @@ def attention(
     return out_bhnd if mask is None else out_bhnd.masked_fill(mask.absent_tokens, 0), variance
 
 
-class Placed(NamedTuple):
+class KernelInputs(NamedTuple):
     """Queries, keys and landmarks at their positions; with a rotation, queries and keys are still to be rotated."""
 
     q: Tensor
@@ -76,17 +76,17 @@ class Placed(NamedTuple):
     rotation: Rotation | None
 
 
-def place(q_bhnd: Tensor, k_bhnd: Tensor, settings: Settings, backend: str | None = None) -> Placed:
+def kernel_inputs(q_bhnd: Tensor, k_bhnd: Tensor, settings: Settings, backend: str | None = None) -> KernelInputs:
     """Landmarks are averaged first and rotated at the centres of their cells: averaging rotated vectors would wipe out
     the high frequencies. Queries and keys are left to the kernel ops, which can rotate rows as they read them."""
     rotation = settings.rotation
     if not settings.solves:
         q_bhnd, k_bhnd = (x if rotation is None else rotate(x, *rotation, backend=backend) for x in (q_bhnd, k_bhnd))
-        return Placed(q_bhnd, k_bhnd, k_bhnd, None)
+        return KernelInputs(q_bhnd, k_bhnd, k_bhnd, None)
     km_bhmd = pool_tokens(k_bhnd, settings)
     if settings.cell_rotation is not None:
         km_bhmd = rotate_landmarks(km_bhmd, settings.cell_rotation, backend)
-    return Placed(q_bhnd, k_bhnd, km_bhmd, rotation)
+    return KernelInputs(q_bhnd, k_bhnd, km_bhmd, rotation)
 
 
 def pool_tokens(x_bhnd: Tensor, settings: Settings) -> Tensor:
@@ -104,19 +104,19 @@ def rotate_landmarks(km_bhmd: Tensor, rotation: Rotation, backend: str | None = 
     return plain_rotation.forward(km_bhmd, cos[:, None], sin[:, None])
 
 
-def kernel_of_queries(placed: Placed, settings: Settings, backend: str | None = None) -> Tensor:
+def kernel_of_queries(inputs: KernelInputs, settings: Settings, backend: str | None = None) -> Tensor:
     """C."""
-    return laplacian_kernel(placed.q, placed.km, settings.scale, x_rotation=placed.rotation, backend=backend)
+    return laplacian_kernel(inputs.q, inputs.km, settings.scale, x_rotation=inputs.rotation, backend=backend)
 
 
-def landmark_values(placed: Placed, v_bhnd: Tensor, settings: Settings, backend: str | None = None) -> Tensor:
+def landmark_values(inputs: KernelInputs, v_bhnd: Tensor, settings: Settings, backend: str | None = None) -> Tensor:
     """L. Where the landmarks are the keys, B = W and L = V: nothing to solve."""
     if not settings.solves:
         return v_bhnd
-    km_bhmd, mask = placed.km, settings.mask
+    km_bhmd, mask = inputs.km, settings.mask
     w_bhmm = laplacian_kernel(km_bhmd, km_bhmd, settings.scale, backend=backend)
     summed_bhmd = laplacian_matmul(
-        km_bhmd, placed.k, v_bhnd, settings.scale, y_rotation=placed.rotation, backend=backend
+        km_bhmd, inputs.k, v_bhnd, settings.scale, y_rotation=inputs.rotation, backend=backend
     )
     if mask is not None:
         w_bhmm = without_absent(w_bhmm, mask.landmarks_bm)

@@ -18,7 +18,7 @@ from laplacianformer.ops.rotate.reference import forward as rotated
 def kernel(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None, scale: float, backend: str) -> Tensor:
     """exp(-|x_i - y_j|_1 / scale)."""
     dtype = x.dtype
-    x, y = (placed.to(accumulation_dtype(dtype)) for placed in place(x, y, cos, sin))
+    x, y = (each.to(accumulation_dtype(dtype)) for each in rotate_longer(x, y, cos, sin))
     distances = torch.cat([(x[..., rows, None, :] - y[..., None, :, :]).abs().sum(-1) for rows in _rows(x, y)], -2)
     return (distances / -scale).exp().to(dtype)
 
@@ -29,22 +29,22 @@ def gradients(
     """dx_i = sum_j g_ij sign(x_i - y_j), dy_j = -sum_i g_ij sign(x_i - y_j), g = grad out / -scale."""
     dtype = accumulation_dtype(x.dtype)
     weights = grad.to(dtype) * out.to(dtype) / -scale
-    px, py = place(x, y, cos, sin)
+    px, py = rotate_longer(x, y, cos, sin)
     parts, dy = [], torch.zeros((), dtype=dtype, device=x.device)
     for rows in _rows(px, py):
         products = weights[..., rows, :, None] * _signs(px, py, rows)
         parts.append(products.sum(-2))
         dy = dy - products.sum(-3)
     dx = torch.cat(parts, -2)
-    dx, dy = place(dx, dy, cos, None if sin is None else -sin)
+    dx, dy = rotate_longer(dx, dy, cos, None if sin is None else -sin)
     return dx.to(x.dtype), dy.to(y.dtype)
 
 
 def changes(x: Tensor, y: Tensor, dx: Tensor, dy: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
     """How much |x_i - y_j|_1 changes with x and y: sum_k sign(x_ik - y_jk) (dx_ik - dy_jk), (..., N, M)."""
     dtype = accumulation_dtype(x.dtype)
-    x, y = place(x, y, cos, sin)
-    dx, dy = (placed.to(dtype) for placed in place(dx, dy, cos, sin))
+    x, y = rotate_longer(x, y, cos, sin)
+    dx, dy = (each.to(dtype) for each in rotate_longer(dx, dy, cos, sin))
     parts = [(_signs(x, y, rows) * (dx[..., rows, None, :] - dy[..., None, :, :])).sum(-1) for rows in _rows(x, y)]
     return torch.cat(parts, -2)
 
@@ -61,7 +61,7 @@ def second_derivative(
         return (out * factor).to(grad.dtype), (grad * factor).to(out.dtype)
 
 
-def place(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor, Tensor]:
+def rotate_longer(x: Tensor, y: Tensor, cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor, Tensor]:
     """x and y, the longer of them rotated."""
     if cos is None or sin is None:
         return x, y
