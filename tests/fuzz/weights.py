@@ -27,6 +27,7 @@ def weights_file(rng: random.Random, samples: Samples) -> Case:
     data = (samples.folder / f"{name}.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header, tensors = json.loads(data[8 : 8 + length]), bytearray(data[8 + length :])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))  # safetensors writes them in any order
     kind = rng.random()
     if kind < 0.6:
         said = header["__metadata__"]
