@@ -33,7 +33,7 @@ def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
 def test_a_number_that_no_float_holds_is_refused(tmp_path: Path, number: str) -> None:
     """Infinity and NaN are numbers that a run may have written."""
     (tmp_path / "metrics.csv").write_text(f"step,loss\n1,inf\n2,nan\n3,{number}\n")
-    with pytest.raises(InputError, match="loss in line 4 is larger than any float, '-?1") as refused:
+    with pytest.raises(InputError, match=r"loss in line 4 is larger than any float, '-?1") as refused:
         Metrics(tmp_path, ("step", "loss"), 5, tensorboard=False)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400 + len(str(tmp_path))
