@@ -115,12 +115,12 @@ def test_compiled_in_one_graph(size: tuple[int, ...], training: bool) -> None:
 
 
 class Sequences(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, prefix: int = 1) -> None:
         super().__init__()
-        self.attention = LaplacianAttention(DIM, HEADS, axes=1, grid=16, prefix=1)
+        self.attention = LaplacianAttention(DIM, HEADS, axes=1, grid=16, prefix=prefix)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.attention(x, (x.shape[1] - 1,), mask)
+        return self.attention(x, (x.shape[1] - self.attention.prefix,), mask)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,37 @@ def test_volumes_are_exported_for_every_size() -> None:
     program = torch.export.export(model, (x, mask), dynamic_shapes=(sizes, sizes)).module()
     for shape in ((2, 4, 6, 5), (3, 5, 9, 7)):
         x, mask = torch.randn(*shape, DIM), torch.rand(shape) < 0.7
+        torch.testing.assert_close(program(x, mask), model(x, mask), rtol=1e-4, atol=1e-5)
+
+
+class MaskedImages(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = LaplacianAttention(DIM, HEADS, grid=3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.attention(x.flatten(1, 2), mask.shape[1:], mask.flatten(1))
+
+
+@pytest.mark.slow
+def test_exported_with_a_mask_and_named_sides_of_at_least_two() -> None:
+    model = MaskedImages().eval()
+    sides = {1: torch.export.Dim("height", min=2, max=64), 2: torch.export.Dim("width", min=2, max=64)}
+    example = (torch.randn(2, 7, 9, DIM), torch.rand(2, 7, 9) < 0.7)
+    program = torch.export.export(model, example, dynamic_shapes=(sides, sides)).module()
+    for size in ((2, 2), (3, 3), (2, 5), (20, 3)):
+        x, mask = torch.randn(2, *size, DIM), torch.rand(2, *size) < 0.7
+        torch.testing.assert_close(program(x, mask), model(x, mask), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_exported_with_a_mask_and_a_named_length_of_at_least_two() -> None:
+    model = Sequences(prefix=0).eval()
+    length = {1: torch.export.Dim("length", min=2)}
+    example = (torch.randn(2, 50, DIM), torch.rand(2, 50) < 0.7)
+    program = torch.export.export(model, example, dynamic_shapes=(length, length)).module()
+    for tokens in (2, 3, 16, 17, 300):
+        x, mask = torch.randn(2, tokens, DIM), torch.arange(tokens) < torch.tensor([[1], [tokens]])
         torch.testing.assert_close(program(x, mask), model(x, mask), rtol=1e-4, atol=1e-5)
 
 

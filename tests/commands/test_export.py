@@ -1,10 +1,13 @@
 """`laplacianformer export`: nothing is kept that does not compute what the model does."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from laplacianformer._util.tensor_files import read_tensors, write_tensors
 from laplacianformer.export import _exported as exported
 from tests.export.helpers import code_of
 from tests.helpers import CLASSES, save_small
@@ -42,6 +45,27 @@ def test_what_computes_something_else_is_rejected_and_leaves_nothing(file, tmp_p
     assert code_of(["export", "--weights", file, "--format", "onnx", str(output)]) == 2
     assert "was not written: it differs by" in capsys.readouterr().err
     assert not output.parent.exists()
+
+
+@pytest.mark.parametrize("form", ["hf", "onnx", "pt2"])
+@pytest.mark.parametrize(
+    ("tensor", "number", "layer"),
+    [
+        ("head.weight", torch.nan, "the weights head.weight are already not finite"),
+        ("stages.0.blocks.0.attention.whitening.running_var", torch.nan, "output is not finite is stages.0.blocks.0"),
+        ("stages.1.blocks.0.norm1.weight", 1e38, "output is not finite is stages.1.blocks.0"),
+    ],
+)
+def test_what_is_not_finite_is_an_error_that_names_the_layer(file, tmp_path, capsys, form, tensor, number, layer):
+    tensors, metadata = read_tensors(Path(file))
+    tensors[tensor].view(-1)[0] = number
+    write_tensors(Path(file), tensors, metadata)
+    output = tmp_path / ("out" if form == "hf" else f"out.{form}")
+    assert code_of(["export", "--weights", file, "--format", form, str(output)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "gives outputs that are not finite" in line
+    assert layer in line
+    assert not output.exists()
 
 
 def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys):

@@ -7,12 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
+from laplacianformer import sequences
 from laplacianformer.cli import main
 from laplacianformer.detection import save_detector
+from laplacianformer.segmentation import labels_of, save_segmenter
 from laplacianformer.weights import load_weights, save_weights
+from tests.convert import helpers as converted
 from tests.detection import helpers
 from tests.helpers import INPUT, picture, small_model
+from tests.segmentation import helpers as segmenters
 from tests.training.helpers import image_folder, write_recipe
 
 ODD = b"\xff\x1b]0;owned\x07\n[/red]\xe2\x80\xae"
@@ -169,3 +174,80 @@ def test_the_log_is_escaped(capfd):
 def test_options_are_escaped(capfd):
     for arguments in (["--\x1b[31m"], ["predict", "x.png", "--\x1b"], ["predict", "--top", "\x1b", "x.png"], ["\x1b"]):
         assert run(capfd, *arguments)[0] == 2
+
+
+# ---- spaces, letters of other alphabets, a leading dash, percent signs ----
+
+PLAIN = ["with space", "Größe 日本語 😀", "-dash", "--json", "100%s %d%%", "[bold] {0} $HOME ~ *"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder: only names without a folder can begin with a dash."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pictures(names=PLAIN):
+    """One picture per name, as a command takes them after `--`."""
+    for number, name in enumerate(names):
+        picture(number).save(Path(f"{name}.png"))
+    return [f"{name}.png" for name in names]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_segment_with_such_names(here, name, capfd):
+    weights, output = f"{name}.safetensors", f"{name} found"
+    tree = {"classes": [{"name": one, "value": value} for value, one in enumerate(segmenters.CLASSES)]}
+    save_segmenter(weights, segmenters.small(), labels=labels_of(tree, "it"))
+    code, _, err = run(capfd, "segment", f"--weights={weights}", f"--output={output}", "--", *pictures())
+    assert (code, err) == (0, "")
+    said = strict((here / output / "segmentation.json").read_text(encoding="utf-8"))
+    assert [entry["image"] for entry in said["images"]] == [f"{one}.png" for one in PLAIN]
+    assert all(Path(entry[key]).is_file() for entry in said["images"] for key in ("drawn", "labels"))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_sequences_with_such_names(here, name, capfd):
+    weights = f"{name}.safetensors"
+    encoder = sequences.SequenceEncoder(257, 96, 2, landmarks=4, dim=16).eval()
+    sequences.save_encoder(weights, encoder, sequence="text", classes=(name, "other"))
+    files = [f"{one}.txt" for one in PLAIN]
+    for file in files:
+        Path(file).write_text("a film", encoding="utf-8")
+    for options in ([], ["--json"]):
+        code, out, err = run(capfd, "predict", f"--weights={weights}", *options, "--", *files)
+        assert (code, err) == (0, "")
+    assert [entry["sequence"] for entry in strict(out)["predictions"]] == files
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning")  # of few workers
+@pytest.mark.parametrize("name", [PLAIN[1], "-dash 100%s %d%%"])
+def test_convert_with_such_names(here, name, capfd):
+    save_file(converted.teacher().state_dict(), f"{name}.safetensors")
+    names = [*PLAIN[:4], "last"]
+    Path(f"{name}.json").write_text(json.dumps(names), encoding="utf-8")
+    for number in range(20):
+        folder = here / f"{name} data" / ("val" if number < 5 else "train") / names[number % 5]
+        folder.mkdir(parents=True, exist_ok=True)
+        picture(number, (converted.SIDE,) * 2).save(folder / f"{PLAIN[number % 6]}{number}.png")
+    code, *_ = run(
+        *(capfd, "convert", "vit_tiny_patch16_224", f"--weights={name}.safetensors", f"--classes={name}.json"),
+        *(f"--data={name} data", f"--output={name} out.safetensors", f"data.size={converted.SIDE}"),
+        *(f"teacher.args={json.dumps(converted.arguments())}", *converted.QUICK, "match.epochs=1", "distil.epochs=1"),
+    )
+    assert code == 0
+    assert load_weights(f"{name} out.safetensors").classes == tuple(names)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_demo_with_such_names(here, name, capfd, monkeypatch):
+    """Up to where the page is served; tests/demo uploads files with such names."""
+    server = pytest.importorskip("laplacianformer.demo.server", reason="the page needs gradio", exc_type=ImportError)
+    save_weights(f"{name}.safetensors", small_model(), classes=NAMES, metadata={"input": json.dumps(INPUT)})
+
+    def serve(explorer, port):
+        raise KeyboardInterrupt  # as Ctrl+C would, while it is served
+
+    monkeypatch.setattr(server, "serve", serve)
+    assert run(capfd, "demo", f"--weights={name}.safetensors")[0] == 0

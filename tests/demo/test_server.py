@@ -56,6 +56,14 @@ def test_an_image_is_accepted_and_anything_else_is_rejected_with_a_reason(client
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["with space", "Größe 日本語 😀", "-dash", "100%s %d%%", "[bold] {0} $HOME ~ *"])
+def test_names_of_any_kind_are_accepted(client, tmp_path, name):
+    path = tmp_path / f"{name}.png"
+    picture(3, (80, 60)).save(path)
+    assert opened(client, path) == ""
+
+
+@pytest.mark.slow
 def test_a_file_that_is_too_large_is_rejected(client, files):
     assert upload(client, files / "large.png").status_code == 413
 

@@ -218,6 +218,24 @@ def test_an_option_that_torchvision_does_not_know_is_refused() -> None:
         helpers.small("mask_rcnn", box_score_treshold=0.1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "option", "expected"),
+    [
+        ("retinanet", {"detections_per_img": 0.5}, "detections_per_img must be a whole number from 0 on, got 0.5"),
+        ("retinanet", {"topk_candidates": True}, "topk_candidates must be a whole number from 0 on, got True"),
+        ("retinanet", {"detections_per_img": -1}, "detections_per_img must be a whole number from 0 on, got -1"),
+        ("retinanet", {"score_thresh": "x"}, "score_thresh must be a finite number, got 'x'"),
+        ("mask_rcnn", {"box_nms_thresh": float("nan")}, "box_nms_thresh must be a finite number, got nan"),
+        ("mask_rcnn", {"bbox_reg_weights": [1, 1, 1]}, "bbox_reg_weights must be four numbers above 0"),
+        ("mask_rcnn", {"rpn_head": "x"}, "rpn_head must be an object, not a value, got 'x'"),
+    ],
+    ids=str,
+)
+def test_an_option_that_would_fail_only_when_images_come_is_refused(kind: str, option: Any, expected: str) -> None:
+    with pytest.raises(TypeError, match=expected):
+        helpers.small(kind, **option)
+
+
 def test_a_backbone_without_the_strides_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"laplacianformer_nano has feature maps of strides \[2\]: expected one from 8"

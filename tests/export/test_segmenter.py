@@ -91,6 +91,18 @@ def test_means_over_cells_are_those_of_torch_at_every_size() -> None:
         torch.testing.assert_close(run(x), Pooling()(x))
 
 
+def test_a_segmenter_that_is_not_finite_is_an_error_that_names_the_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, model = tmp_path / "model.safetensors", helpers.small()
+    with torch.no_grad():
+        next(model.decoder.parameters()).fill_(torch.nan)
+    save_segmenter(weights, model, labels=helpers.CLASSES)
+    assert code_of(["export", "--weights", str(weights), "--format", "onnx", str(tmp_path / "x.onnx")]) == 2
+    assert "the weights decoder." in capsys.readouterr().err
+    assert not (tmp_path / "x.onnx").exists()
+
+
 def test_what_a_segmenter_can_not_be_exported_to_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = tmp_path / "model.safetensors"
     save_segmenter(weights, helpers.small(), labels=helpers.CLASSES)

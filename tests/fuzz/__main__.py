@@ -4,10 +4,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.fuzz.cases import run_case
 from tests.fuzz.files import Samples
+from tests.fuzz.process import CaseProcess
 
 if __name__ == "__main__":
     kind, seed, number = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        print(*run_case(kind, int(seed), int(number), Samples(Path(folder))), sep="\n")
+        runner = CaseProcess(Samples(Path(folder)))
+        print(*runner.run(kind, int(seed), int(number)), sep="\n")
+        runner.stop()

@@ -22,7 +22,7 @@ _LENGTHS = (0, 1, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 49, 64, 65, 129)
 
 def op_call(rng: random.Random, samples: Samples) -> Case:
     """One op with inputs that are right, or with one argument that is not."""
-    return rng.choice([kernel, kernel, product, product, inverse, variance, rotation, attention, wrong_call])(rng)
+    return rng.choice(_KINDS)(rng)
 
 
 def kernel(rng: random.Random) -> Case:
@@ -115,6 +115,60 @@ def rotation(rng: random.Random) -> Case:
     return run
 
 
+def activation(rng: random.Random) -> Case:
+    """GELU of any magnitudes, infinities and NaN, and its gradient. PyTorch's own, the reference, has no infinities."""
+    dtype, options = rng.choice(DTYPES), _options(rng)
+    infinite = () if options["backend"] == "reference" else (math.inf, -math.inf)
+    x = _random(rng, (rng.choice((1, 2)), rng.choice(_LENGTHS), rng.choice(_LENGTHS)), dtype)
+    x = x * 10 ** rng.uniform(-4, 2)
+    if x.numel():
+        x.view(-1)[rng.randrange(x.numel())] = rng.choice((0.0, *infinite, math.nan, -6.0, 6e4))
+
+    def run() -> None:
+        given, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+        with _level(options):
+            out = ops.gelu(_laid_out(rng, given), backend=options["backend"])
+            (found,) = torch.autograd.grad(out, given, torch.ones_like(out))
+        expected = torch.nn.functional.gelu(exact)
+        (wanted,) = torch.autograd.grad(expected, exact, torch.ones_like(expected))
+        for name, one, other in (("out", out, expected), ("x", found, wanted)):
+            bound = 4 * BUDGET[dtype] * (other.detach().abs().nan_to_num(0, 0, 0) + 1)
+            _compare(f"gelu, {name}", one.detach(), other.detach(), bound)
+
+    return run
+
+
+def hidden_layer(rng: random.Random) -> Case:
+    """The MLP and all its gradients, also with rows, widths and outputs of 0."""
+    rows, d, width, out_width = (rng.choice(_LENGTHS) for _ in range(4))
+    dtype = rng.choice(DTYPES[2:])
+    shapes = ((*rng.choice(((), (2,))), rows, d), (width, d), (width,), (out_width, width), (out_width,))
+    inputs = [_random(rng, shape, dtype) for shape in shapes]
+    needed = [rng.random() < 0.7 for _ in inputs]
+    options = _options(rng)
+
+    def run() -> None:
+        given = [t.clone().requires_grad_(need) for t, need in zip(inputs, needed, strict=True)]
+        exact = [t.double().requires_grad_(need) for t, need in zip(inputs, needed, strict=True)]
+        with _level(options):
+            out = ops.mlp(*(_laid_out(rng, t) for t in given), backend=options["backend"])
+            found = _gradients(out, given)
+        x, weight1, bias1, weight2, bias2 = exact
+        linear, gelu = torch.nn.functional.linear, torch.nn.functional.gelu
+        expected = linear(gelu(linear(x, weight1, bias1)), weight2, bias2)
+        wanted = _gradients(expected, exact)
+        for one, other in zip((out, *found), (expected, *wanted), strict=True):
+            bound = 64 * BUDGET[dtype] * ((1 + rows) * (1 + d) * (1 + width) * (1 + out_width)) ** 0.5
+            _compare("mlp", one.detach(), other.detach(), torch.full_like(other, bound))
+
+    return run
+
+
+def _gradients(out: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    return torch.autograd.grad(out, wanted, torch.ones_like(out)) if wanted else ()
+
+
 def attention(rng: random.Random) -> Case:
     """One layer in float32 against itself in float64 on the reference, in training and in evaluation."""
     heads, width = rng.choice((1, 2, 3)), rng.choice((4, 8, 32))
@@ -162,12 +216,17 @@ def wrong_call(rng: random.Random) -> Case:
         lambda: ops.column_variance(bad),
         lambda: ops.rotate(x, bad, bad),
         lambda: ops.inverse_sqrt(w, bad),
+        lambda: ops.gelu(bad),
+        lambda: ops.gelu(x, backend=bad),
         lambda: ops.laplacian_attention(x[None], x[None], x[None], (number, 1), (1, 1), 4.0),
         lambda: ops.laplacian_attention(x[None], x[None], bad, (x.shape[-2], 1), (1, 1), 4.0),
         lambda: LaplacianAttention(16, 2, grid=number if number not in _LARGE else -1),
         lambda: LaplacianAttention(16, number),
         lambda: LaplacianAttention(16, 2)(x, number),
     ]
+    good: list[Any] = [x, torch.ones(5, x.shape[-1]), torch.ones(5), torch.ones(2, 5), torch.ones(2)]
+    wrong = rng.randrange(5)
+    calls += [lambda: ops.mlp(*good[:wrong], bad, *good[wrong + 1 :])] * 2
     call = rng.choice(calls)
 
     def run() -> None:
@@ -198,7 +257,7 @@ def _random(rng: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> T
 
 def _laid_out(rng: random.Random, tensor: Tensor) -> Tensor:
     """The same values, perhaps not contiguous."""
-    others = [tensor, tensor, *layouts(tensor).values()] if tensor.numel() else [tensor]
+    others = [tensor, tensor, *layouts(tensor).values()] if tensor.numel() and tensor.ndim > 1 else [tensor]
     return rng.choice(others)
 
 
@@ -227,3 +286,9 @@ def _compare(what: str, found: Tensor, exact: Tensor, bound: Tensor) -> None:
             f"{what}, {found.dtype}: {int(wrong.sum())} of {wrong.numel()} numbers, "
             f"the first at {index}: {found[index].item()} instead of {exact[index].item()}"
         )
+
+
+_KINDS = (
+    *(kernel, kernel, product, product, inverse, variance, rotation),
+    *(activation, hidden_layer, attention, wrong_call),
+)

@@ -2,18 +2,22 @@
 
 import random
 
-from tests.fuzz import calls, files, options
+from tests.fuzz import calls, files, folders, options, weights
 from tests.fuzz.outcome import classify
 
 # Each makes a case of a random generator, and how large its part of all cases is.
 KINDS = {
-    "weights": (files.weights_file, 0.2),
-    "recipe": (files.recipe, 0.2),
-    "coco": (files.coco_file, 0.12),
-    "image": (files.image, 0.08),
-    "checkpoint": (files.checkpoint_file, 0.04),
-    "options": (options.command_line, 0.08),
-    "op": (calls.op_call, 0.28),
+    "weights": (weights.weights_file, 0.18),
+    "recipe": (files.recipe, 0.16),
+    "coco": (files.coco_file, 0.08),
+    "image": (files.image, 0.06),
+    "text": (folders.text_data, 0.08),
+    "labels": (folders.label_data, 0.06),
+    "folder": (folders.folder_tree, 0.06),
+    "metrics": (folders.metrics_file, 0.03),
+    "checkpoint": (files.checkpoint_file, 0.03),
+    "options": (options.command_line, 0.06),
+    "op": (calls.op_call, 0.2),
 }
 
 

@@ -1,12 +1,10 @@
-"""Generated weights files, recipes, COCO files and images."""
+"""Generated recipes, checkpoints, COCO files and images, and the right ones that cases change."""
 
 import copy
 import io
 import json
-import os
 import random
 import shutil
-import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +20,11 @@ from laplacianformer import detection as detectors
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification._model import create_model
 from laplacianformer.data import _images as images
-from laplacianformer.detection._weights import load_detector, save_detector
+from laplacianformer.detection._weights import save_detector
 from laplacianformer.model._conversion import Conversion, exchange, softmax_layers
 from laplacianformer.sequences._task import create_encoder
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training import _recipes as recipes
-from laplacianformer.weights import _description, load_weights
 from tests.convert import helpers as converting
 from tests.detection import helpers as detection
 from tests.fuzz import nasty
@@ -67,6 +64,8 @@ class Samples:
         self.coco = detection.coco_folder(folder / "coco", train=2, val=1)
         self.tree = json.loads((self.coco / "instances_train.json").read_text())
         self.recipes = {name: yaml.safe_load(recipes._read(name)) for name in recipes.names()}
+        self.picture = folder / "image.png"
+        picture(1).save(self.picture)
         self.pictures = [_encoded(form) for form in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")]
 
 
@@ -74,49 +73,6 @@ def _encoded(form: str) -> bytes:
     file = io.BytesIO()
     picture(1, (24, 18)).save(file, form)
     return file.getvalue()
-
-
-def weights_file(rng: random.Random, samples: Samples) -> Case:
-    """A weights file with other metadata, another header, or damaged bytes."""
-    name = rng.choice([*["classifier"] * 3, "detector", "segmenter", "encoder", "converted"])
-    load: Any = {
-        "detector": load_detector,
-        "segmenter": segmentation.load_segmenter,
-        "encoder": sequences.load_encoder,
-    }.get(name, load_weights)
-    data = (samples.folder / f"{name}.safetensors").read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header, tensors = json.loads(data[8 : 8 + length]), data[8 + length :]
-    kind = rng.random()
-    if kind < 0.7:
-        said = header["__metadata__"]
-        key = rng.choice(list(said))
-        try:
-            said[key] = _dumped(nasty.change(rng, json.loads(said[key])))
-        except ValueError:
-            said[key] = nasty.text(rng)
-    elif kind < 0.85:
-        header = nasty.change(rng, header)
-    text = _dumped(header).encode(errors="surrogatepass")
-    data = struct.pack("<Q", len(text)) + text + tensors
-    if kind >= 0.85:
-        data = nasty.damage(rng, data[: 16 + len(text)]) + tensors
-    path = samples.folder / f"case-{rng.randrange(10**9)}.safetensors"
-
-    def run() -> None:
-        path.write_bytes(data)
-        try:
-            with torch.inference_mode(), expecting(InputError):
-                loaded: Any = load(path)
-                if load is load_weights:
-                    os.fsencode(_description.describe(loaded))
-                    _description.origin(loaded)
-                    side = min(64, *loaded.input["size"][1:])
-                    loaded.model(torch.zeros(1, loaded.input["size"][0], side, side))
-        finally:
-            path.unlink(missing_ok=True)
-
-    return run
 
 
 @contextmanager
@@ -132,7 +88,7 @@ def deep_trees() -> Iterator[None]:
         sys.set_int_max_str_digits(4300)
 
 
-def _dumped(tree: Any) -> str:
+def dumped(tree: Any) -> str:
     with deep_trees():
         return json.dumps(tree)
 
@@ -146,7 +102,7 @@ def recipe(rng: random.Random, samples: Samples) -> Case:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(30_000)
     try:
-        text = rng.choice([_dumped, lambda tree: yaml.safe_dump(tree, sort_keys=False)])(tree)
+        text = rng.choice([dumped, lambda tree: yaml.safe_dump(tree, sort_keys=False)])(tree)
     except (ValueError, RecursionError):
         text = nasty.text(rng)
     finally:
@@ -204,7 +160,7 @@ def coco_file(rng: random.Random, samples: Samples) -> Case:
             tree[section][index] = nasty.change(rng, tree[section][index])
         else:
             tree = nasty.change(rng, tree)
-    data = _dumped(tree).encode()
+    data = dumped(tree).encode()
     if rng.random() < 0.1:
         data = nasty.damage(rng, data)
     masks = rng.random() < 0.7
@@ -246,14 +202,14 @@ def image(rng: random.Random, samples: Samples) -> Case:
 
 
 class expecting:
-    """A block whose errors of these kinds are clear ones."""
+    """A block whose errors of these kinds are clear ones. shown: what commands do to names in them."""
 
-    def __init__(self, *kinds: type[Exception]) -> None:
-        self.kinds = kinds
+    def __init__(self, *kinds: type[Exception], shown: Callable[[object], str] = str) -> None:
+        self.kinds, self.shown = kinds, shown
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, self.kinds):
-            raise ClearError(str(error)) from None
+            raise ClearError(self.shown(error)) from None

@@ -8,7 +8,6 @@ from laplacianformer.cli import main
 from tests.fuzz import nasty
 from tests.fuzz.files import Case, Samples
 from tests.fuzz.outcome import ClearError, SilentlyWrong
-from tests.helpers import picture
 
 OPTIONS = {
     "predict": ("--top", "--device", "--query", "--weights", "--attention", "--json", "--precision"),
@@ -29,15 +28,14 @@ def command_line(rng: random.Random, samples: Samples) -> Case:
     """A command with an option that can't be right, among others that may be. Nothing that takes long is started."""
     command = rng.choice(list(OPTIONS))
     output = samples.folder / f"out-{rng.randrange(10**9)}"
-    image = samples.folder / "image.png"
     classifier, detector, segmenter = (
         str(samples.folder / f"{name}.safetensors") for name in ("classifier", "detector", "segmenter")
     )
     sure = {
-        "predict": [str(image), "--weights", classifier],
-        "detect": [str(image), "--weights", detector, "--output", str(output)],
-        "segment": [str(image), "--weights", segmenter, "--output", str(output)],
-        "diagnose": [str(image), "--weights", classifier],
+        "predict": [str(samples.picture), "--weights", classifier],
+        "detect": [str(samples.picture), "--weights", detector, "--output", str(output)],
+        "segment": [str(samples.picture), "--weights", segmenter, "--output", str(output)],
+        "diagnose": [str(samples.picture), "--weights", classifier],
         "eval": ["--weights", classifier, "--data", str(samples.folder / "gone"), "--output", str(output)],
         "export": ["--weights", str(samples.folder / "gone.safetensors"), "--format", "onnx", f"{output}.onnx"],
         "info": ["--sizes"],
@@ -54,8 +52,6 @@ def command_line(rng: random.Random, samples: Samples) -> Case:
     arguments = [command, *sure, *odd] if rng.random() < 0.7 else [command, *odd, *sure]
 
     def run() -> None:
-        if not image.exists():
-            picture(1).save(image)
         stdout, stderr = io.StringIO(), io.StringIO()
         try:
             with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):

@@ -1,16 +1,13 @@
 """What may happen to a generated input, in classes. All but `RIGHT` and `ERROR` are faults."""
 
-import faulthandler
 import signal
 import traceback
 from collections.abc import Callable
 from types import FrameType
 
 RIGHT, ERROR, TRACEBACK, HANG, SILENT = "right", "clear error", "traceback", "hang", "silent wrong result"
+CRASH = "crash"  # the process died
 SECONDS = 60  # after which a case counts as hanging
-
-# A crash ends the process: pytest then names the block of cases that it was in.
-faulthandler.enable()
 
 
 class SilentlyWrong(Exception):
@@ -26,7 +23,7 @@ class _Hang(BaseException):
 
 
 def classify(case: Callable[[], None]) -> tuple[str, str]:
-    """The class of a case and what was said."""
+    """The class of a case and what was said. Crashes, and native code that hangs, are found by the process around."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise _Hang

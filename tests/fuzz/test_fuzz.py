@@ -5,16 +5,20 @@ environment variables LAPLACIANFORMER_FUZZ (how many) and LAPLACIANFORMER_FUZZ_S
 kind, its seed and its number, with which `python -m tests.fuzz KIND SEED NUMBER` runs it alone.
 """
 
-import logging
+import ctypes
+import hashlib
+import os
 import random
-import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.fuzz.cases import KINDS, run_case
+from tests.fuzz import cases, outcome, process
+from tests.fuzz.cases import KINDS
 from tests.fuzz.files import Samples
 from tests.fuzz.outcome import ERROR, RIGHT
+from tests.fuzz.process import CaseProcess
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(3600)]
 
@@ -24,35 +28,33 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     return Samples(tmp_path_factory.mktemp("fuzz"))
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, samples: Samples) -> None:
-    monkeypatch.chdir(samples.folder)  # relative paths of options
-    caplog.set_level(logging.CRITICAL, logger="laplacianformer")  # until the end of the test
+@pytest.fixture(scope="session")
+def apart(samples: Samples) -> Iterator[CaseProcess]:
+    runner = CaseProcess(samples)
+    yield runner
+    runner.stop()
 
 
-def test_generated_inputs(kind: str, seed: int, numbers: range, samples: Samples, record_property) -> None:
+def test_generated_inputs(kind: str, seed: int, numbers: range, apart: CaseProcess, record_property) -> None:
     faults, classes = [], Counter()
     for number in numbers:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            outcome, said = run_case(kind, seed, number, samples)
-        classes[outcome] += 1
-        if outcome not in (RIGHT, ERROR):
-            faults.append(f"{outcome}: python -m tests.fuzz {kind} {seed} {number}\n{said}")
+        found, said = apart.run(kind, seed, number)
+        classes[found] += 1
+        if found not in (RIGHT, ERROR):
+            faults.append(f"{found}: python -m tests.fuzz {kind} {seed} {number}\n{said}")
     record_property("classes", dict(classes))
     if faults:
         pytest.fail("\n\n".join(faults), pytrace=False)
 
 
+def raising(error: BaseException) -> Callable[[], None]:
+    def case() -> None:
+        raise error
+
+    return case
+
+
 def test_the_classes_tell_faults_apart() -> None:
-    from tests.fuzz import outcome
-
-    def raising(error: BaseException):
-        def case() -> None:
-            raise error
-
-        return case
-
     assert outcome.classify(lambda: None)[0] == outcome.RIGHT
     assert outcome.classify(raising(outcome.ClearError("op: x must be a tensor")))[0] == outcome.ERROR
     assert outcome.classify(raising(outcome.ClearError("two\nlines of text")))[0] == outcome.TRACEBACK
@@ -61,19 +63,59 @@ def test_the_classes_tell_faults_apart() -> None:
     assert outcome.classify(raising(outcome.SilentlyWrong("x")))[0] == outcome.SILENT
 
 
-def test_a_case_that_hangs_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.fuzz import outcome
-
-    def endless() -> None:
-        while True:
-            pass
-
-    monkeypatch.setattr(outcome, "SECONDS", 0.1)
-    assert outcome.classify(endless)[0] == outcome.HANG
+def endless() -> None:
+    while True:
+        pass
 
 
-def test_every_kind_makes_right_and_wrong_inputs(samples: Samples) -> None:
+def native() -> None:
+    """Hours in native code, which no signal interrupts."""
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected", "said"),
+    [
+        (lambda: None, RIGHT, ""),
+        (lambda: os._exit(3), outcome.CRASH, "exit code 3"),
+        (lambda: ctypes.string_at(0), outcome.CRASH, "SIGSEGV\nFatal Python error: Segmentation fault"),
+        (endless, outcome.HANG, "Traceback"),
+        (native, outcome.HANG, "in native code"),
+    ],
+    ids=["right", "exit", "crash", "endless", "native"],
+)
+def test_a_case_that_hangs_or_kills_its_process_is_told_apart(
+    case: Callable[[], None], expected: str, said: str, samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the case after it runs."""
+    monkeypatch.setattr(outcome, "SECONDS", 0.3)
+    monkeypatch.setattr(process, "_GRACE", 0.7)
+    monkeypatch.setitem(cases.KINDS, "bad", (lambda rng, samples: case, 0.0))
+    monkeypatch.setitem(cases.KINDS, "good", (lambda rng, samples: lambda: None, 0.0))
+    runner = CaseProcess(samples)
+    try:
+        found = runner.run("bad", 0, 0)
+        assert found[0] == expected
+        assert found[1].startswith(said)
+        assert runner.run("good", 0, 1) == (RIGHT, "")
+    finally:
+        runner.stop()
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"options"}))
+def test_every_kind_makes_right_and_wrong_inputs(kind: str, apart: CaseProcess) -> None:
     """A generator whose inputs are all refused, or none, tests little. Command lines are meant to be wrong."""
-    for kind in set(KINDS) - {"options"}:
-        found = {run_case(kind, 1, number, samples)[0] for number in random.Random(0).sample(range(1000), 12)}
-        assert found == {RIGHT, ERROR}, kind
+    found = set[str]()
+    for number in random.Random(0).sample(range(1000), 30):
+        if not found >= {RIGHT, ERROR}:
+            found.add(apart.run(kind, 1, number)[0])
+    assert found == {RIGHT, ERROR}
+
+
+def test_outputs_that_are_not_finite_and_pass_are_found(samples: Samples, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laplacianformer.classification._inference.check_outputs", lambda *arguments: None)
+    runner = CaseProcess(samples)
+    try:
+        assert any(runner.run("weights", 2, number)[0] == outcome.SILENT for number in range(200))
+    finally:
+        runner.stop()

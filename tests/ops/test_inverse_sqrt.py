@@ -102,8 +102,7 @@ def test_memory_layout_does_not_change_the_result(layout):
     torch.testing.assert_close(*(gradients(function, [w], grad)[0] for w in (moved, plain)))
 
 
-def test_second_derivative_is_refused_with_a_clear_message():
-    w = kernel_matrix(4).requires_grad_()
-    (grad,) = torch.autograd.grad(function(w).square().sum(), w, create_graph=True)
-    with pytest.raises(RuntimeError, match="inverse_sqrt has first derivatives only"):
-        grad.sum().backward()
+@pytest.mark.parametrize("case", CASES)
+def test_second_derivatives_match_finite_differences_also_at_equal_eigenvalues(case):
+    w = CASES[case]() + 0.1 * torch.eye(CASES[case]().shape[-1], dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(function, w.requires_grad_(), fast_mode=True)

@@ -47,7 +47,7 @@ OPS = {
     "newton_schulz_backward": (library.newton_schulz_backward, [(2, 5, 5), (2, 5, 5)], (3, 1e-2, "transpose", "")),
     "conjugate_gradient": (library.conjugate_gradient, [(2, 5, 5), (2, 5, 3)], (3,)),
     "inverse_sqrt": (library.inverse_sqrt, [(2, 5, 5)], (1e-2,)),
-    "inverse_sqrt_backward": (library.inverse_sqrt_backward, [(2, 5, 5), (2, 5), (2, 5, 5)], ()),
+    "inverse_sqrt_backward": (library.inverse_sqrt_backward, [(2, 5, 5), (2, 5, 5), (2, 5), (2, 5, 5)], (0.1,)),
 }
 
 

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from laplacianformer import sequences
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.tensor_files import read_tensors, write_tensors
 from laplacianformer.sequences import Wanted, open_sequences
 from tests.data.test_links import deep_folder
+from tests.export.helpers import code_of
 from tests.sequences import helpers
 from tests.test_limits import LAUGHS, refused, rewrite
 
@@ -166,3 +169,23 @@ def test_predict_goes_on_after_pipes_long_names_and_folders_that_cannot_be_liste
     loaded = sequences.load_encoder(tmp_path / "listops.safetensors")
     found = list(sequences.predict(loaded, [long, "[MIN 1 2 ]"]))
     assert [(each.name, each.failure) for each in found] == [(long, "File name too long"), ("[MIN 1 2 ]", "")]
+
+
+# ---- numbers that are not finite ----
+
+
+@pytest.mark.parametrize("command", ["predict", "eval"])
+def test_an_encoder_that_is_not_finite_is_an_error_that_names_the_layer(
+    path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(path, "listops")
+    tensors, metadata = read_tensors(path)
+    name = next(name for name in tensors if name.endswith("attention.proj.bias"))
+    tensors[name][0] = torch.nan
+    write_tensors(
+        path, tensors, {**metadata, "recipe": helpers.write_recipe(path.with_name("recipe.yaml")).read_text()}
+    )
+    given = ["[MIN 1 2 ]"] if command == "predict" else ["--data", "listops"]
+    assert code_of([command, "--weights", str(path), *given]) == 2
+    said = f"{path} gives outputs that are not finite: the weights {name} are already not finite"
+    assert said in capsys.readouterr().err

@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
+from laplacianformer._util.errors import InputError
+from laplacianformer.plots import draw_training
 from laplacianformer.training._metrics import Metrics
 
 from . import helpers
@@ -23,3 +27,15 @@ def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
     Metrics(tmp_path, ("step", "loss"), 0, tensorboard=False).add({"step": 1})
     Metrics(tmp_path, ("step", "loss"), 0, tensorboard=False)
     assert helpers.rows(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", ["1" + 400 * "0", "-1e400"])
+def test_a_number_that_no_float_holds_is_refused(tmp_path: Path, number: str) -> None:
+    """Infinity and NaN are numbers that a run may have written."""
+    (tmp_path / "metrics.csv").write_text(f"step,loss\n1,inf\n2,nan\n3,{number}\n")
+    with pytest.raises(InputError, match=r"loss in line 4 is larger than any float, '-?1") as refused:
+        Metrics(tmp_path, ("step", "loss"), 5, tensorboard=False)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400 + len(str(tmp_path))
+    with pytest.raises(InputError, match="loss in line 4 is larger than any float"):
+        draw_training(tmp_path / "metrics.csv", tmp_path / "curve.png")

@@ -121,3 +121,11 @@ def finite(value: Any) -> bool:
         return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:
         return False
+
+
+def overflows(text: str) -> bool:
+    """Whether it is a number in digits that no float can hold; "inf" is not."""
+    try:
+        return math.isinf(float(text)) and "inf" not in text.lower()
+    except ValueError:
+        return False

@@ -21,6 +21,7 @@ from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
+from laplacianformer._util.limits import finite, shown
 from laplacianformer.detection._backbone import FeaturePyramid, note_padding
 from laplacianformer.training._backbone_start import load_start
 from laplacianformer.training._feature_maps import FeatureMaps
@@ -184,14 +185,30 @@ def parameter_groups(
 
 
 def _known(kind: type[nn.Module], options: dict[str, Any]) -> dict[str, Any]:
-    """The options, if torchvision's class has them all; it accepts others silently."""
-    known = [name for name, one in inspect.signature(kind).parameters.items() if one.kind is not one.VAR_KEYWORD]
-    for name in options:
+    """The options, if torchvision's class has them all and can use them; it accepts others silently."""
+    parameters = inspect.signature(kind).parameters
+    known = {name: one.default for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
+    for name, value in options.items():
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise TypeError(f"{kind.__name__} has no option {name}{hint}")
+        expected = _unlike(known[name], value, "weights" in name)
+        if expected:
+            raise TypeError(f"{kind.__name__}: {name} must be {expected}, got {shown(value)}")
     return options
+
+
+def _unlike(default: Any, value: Any, weights: bool) -> str | None:
+    """What an option with this default must be, if the value is something else."""
+    if weights:
+        good = isinstance(value, Sequence) and len(value) == 4 and all(map(finite, value)) and min(value) > 0
+        return None if good or value is None else "four numbers above 0"
+    if isinstance(default, int):
+        return None if isinstance(value, int) and finite(value) and value >= 0 else "a whole number from 0 on"
+    if isinstance(default, float):
+        return None if finite(value) else "a finite number"
+    return "an object, not a value" if isinstance(value, str | float | int | Mapping | Sequence) else None
 
 
 def _anchors(strides: Sequence[int], scale: float, octaves: Sequence[float]) -> AnchorGenerator:

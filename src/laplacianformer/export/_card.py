@@ -14,6 +14,7 @@ from timm.models._hub import generate_readme
 
 from laplacianformer._util import files
 from laplacianformer._util.errors import InputError
+from laplacianformer.export._check import check_finite
 from laplacianformer.weights import Weights
 from laplacianformer.weights._description import metrics, percent
 
@@ -42,6 +43,7 @@ def write_folder(loaded: Weights, folder: Path) -> None:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise InputError(f"{folder} exists already: expected the name of a new folder")
     files.check_folder(folder.parent)
+    check_finite(loaded.path, loaded.model, *loaded.input["size"])
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     with files.writing(folder):
         try:

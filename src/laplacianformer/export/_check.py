@@ -1,13 +1,16 @@
-"""How far an export is from the model: on random images of several sizes, and in accuracy on labelled ones."""
+"""Whether a model is worth exporting, and how far an export is from it: on random images of several sizes, and in
+accuracy on labelled ones."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from laplacianformer.classification._evaluation import evaluate, open_batches
 from laplacianformer.export._trace import exportable, least_side, only_size
+from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.weights import Weights
 
 Runner = Callable[[Tensor], Tensor]
@@ -19,6 +22,13 @@ class Difference:
 
     shape: tuple[int, ...]
     relative: float
+
+
+@torch.inference_mode()
+def check_finite(path: Path, model: nn.Module, *shape: int) -> None:
+    """Refuse a model whose outputs for a random image of this shape (channels, height, width) are not finite."""
+    image = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+    check_outputs(path, model(image), model, image)
 
 
 @torch.inference_mode()

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from laplacianformer._util.errors import InputError
+from laplacianformer.export._check import check_finite
 from laplacianformer.export._int8_layers import to_int8
 from laplacianformer.export._trace import ExportPrecision, exportable, only_size
 from laplacianformer.weights import Weights
@@ -44,6 +45,7 @@ def export_model(
             "int8"); see `calibration_images`.
     """
     model, size = exportable(loaded.model), only_size(loaded, size)
+    check_finite(loaded.path, model, *loaded.input["size"])
     if format == "pt2":
         from laplacianformer.export._aot_inductor import pt2_runner, to_pt2
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.export._check import Difference, Runner, relative_difference
+from laplacianformer.export._check import Difference, Runner, check_finite, relative_difference
 from laplacianformer.export._exported import Exported
 from laplacianformer.export._trace import least_side
 from laplacianformer.model import LaplacianFormer
@@ -19,6 +19,7 @@ def export_segmenter(loaded: SegmenterWeights) -> Exported:
     """ONNX for every batch, height and width: normalised images (batch, 3, height, width) to logits (batch, classes,
     height, width)."""
     model = _exportable(loaded)
+    check_finite(loaded.path, model, 3, 3 * least_side(model), 4 * least_side(model))
     try:
         from laplacianformer.export._onnx_model import onnx_runner, to_onnx
     except ImportError as error:

@@ -50,17 +50,21 @@ def along_axes(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     """
     for axis in reversed(range(len(matrices))):
         matrix, behind = matrices[axis], x.shape[2 + axis :]
-        if matrix.ndim == 3:  # one per item: to be broadcast over the axes before this one
-            matrix = matrix.unflatten(0, (-1, *(1,) * axis))
-        elif not has_static_size((*matrix.shape, *x.shape)):
+        if not has_static_size((*matrix.shape, *x.shape)):
             x = _for_every_size(matrix, x, axis)
             continue
+        if matrix.ndim == 3:  # one per item: to be broadcast over the axes before this one
+            matrix = matrix.unflatten(0, (-1, *(1,) * axis))
         x = (matrix @ x.flatten(2 + axis)).unflatten(-1, behind)
     return x
 
 
 def _for_every_size(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     """The same product without `matmul`, whose choice of a form an exporter would have to prove for every size."""
+    if matrix.ndim == 3:
+        first = x.movedim(1 + axis, 1)
+        product = torch.bmm(matrix, first.flatten(2)).reshape(x.shape[0], -1, *first.shape[2:])
+        return product.movedim(1, 1 + axis)
     before, behind = x.shape[: 1 + axis], x.shape[2 + axis :]
     flat = x.flatten(2 + axis).flatten(0, axis)
     return torch.bmm(matrix.expand(flat.shape[0], -1, -1), flat).reshape(*before, -1, *behind)

@@ -19,7 +19,7 @@ class RegisteredOp:
         composition: the same in functions of PyTorch, for derivatives that the library does not know.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], composition: Callable[..., Any] | None = None) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], composition: Callable[..., Any]) -> None:
         self.function, self.composition = function, composition
         self.op = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self.op.register_fake
@@ -44,18 +44,11 @@ class RegisteredOp:
         return (self.differentiable.apply if needs_gradient(*arguments) else self.function)(*arguments)
 
     def _compose(self, *arguments: Any) -> Any:
-        if self.composition is None:
-            raise NotImplementedError(
-                f"{self.function.__name__.lstrip('_')} has neither forward-mode derivatives nor those of torch.func: "
-                "use torch.autograd.grad"
-            )
         devices = [argument.device for argument in arguments if isinstance(argument, Tensor)]
         with without_autocast(devices[0]):
             return self.composition(*arguments)
 
 
-def registered(
-    name: str, composition: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], RegisteredOp]:
+def registered(name: str, composition: Callable[..., Any]) -> Callable[[Callable[..., Any]], RegisteredOp]:
     """Register a function as the op of this name."""
     return lambda function: RegisteredOp(name, function, composition)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import overflows, shown
 from laplacianformer.plots._figure import BLUE, ORANGE, new_figure, save
 
 
@@ -97,9 +98,14 @@ def _measured(rows: list[dict[str, str]], panel: Panel) -> bool:
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+            rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"can't read the metrics in {path}: {error}") from None
+    for line, row in enumerate(rows, 2):
+        for name, value in row.items():
+            if isinstance(value, str) and overflows(value):
+                raise InputError(f"{path}: {name} in line {line} is larger than any float, {shown(value)}")
+    return rows
 
 
 def _column(rows: list[dict[str, str]], name: str, factor: float = 1) -> tuple[list[float], list[float]]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing, writing
+from laplacianformer._util.limits import overflows, shown
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.inspect._diagnose import Diagnosis, LayerDiagnosis, diagnose
 from laplacianformer.training._report import Table
@@ -54,6 +55,12 @@ class Metrics:
         except csv.Error as error:
             raise InputError(f"{self.path} is damaged ({error}): remove it to continue without its rows") from None
         for line, row in enumerate(rows, 2):
+            large = [name for name, value in row.items() if isinstance(value, str) and overflows(value)]
+            if large:
+                raise InputError(
+                    f"{self.path}: {large[0]} in line {line} is larger than any float, {shown(row[large[0]])}: repair "
+                    "the line, or remove the file to continue without the rows before"
+                )
             if not _is_row(row, self.columns):
                 raise InputError(
                     f"{self.path} is damaged in line {line}: repair the line, or remove the file to continue without "

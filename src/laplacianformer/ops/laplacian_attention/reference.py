@@ -135,9 +135,11 @@ def landmarks_per_token(v_bhnd: Tensor, km_bhmd: Tensor, mask: TokenMask | None)
 
 def without_absent(w_bhmm: Tensor, present_bm: Tensor) -> Tensor:
     """W with the rows and columns of the identity where there is no landmark."""
+    # Nothing is broadcast to the shape of W: torch.export would ask whether m = m * m, and refuse named sizes from 2.
     absent = ~present_bm[:, None, :, None]
     identity = torch.eye(w_bhmm.shape[-1], dtype=w_bhmm.dtype, device=w_bhmm.device)
-    return torch.where(absent | absent.mT, identity, w_bhmm)
+    absent, identity = (tensor.expand_as(w_bhmm).contiguous() for tensor in (absent | absent.mT, identity))
+    return torch.where(absent, identity, w_bhmm)
 
 
 def exact_where_possible(solved_bhmd: Tensor, v_bhnd: Tensor, settings: Settings) -> Tensor:

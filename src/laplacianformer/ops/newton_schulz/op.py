@@ -83,10 +83,9 @@ BACKENDS: Backends[_Inverse] = Backends("newton_schulz", cpu=cpu, triton=_triton
 
 def _inverse_composition(w: Tensor, iterations: int, eps: float, start: str, gradient: str, backend: str) -> Tensor:
     if gradient == "implicit":
-        raise NotImplementedError(
-            'newton_schulz with gradient="implicit" has neither forward-mode derivatives nor those of torch.func: '
-            'use torch.autograd.grad, or gradient="exact"'
-        )
+        x = reference.forward(w.detach(), iterations, eps, start).to(accumulation_dtype(w.dtype))
+        change = (w - w.detach()).to(x.dtype) @ x  # zero, with a derivative: X (I + dW X)^-1 has that of an inverse
+        return (x @ torch.linalg.inv_ex(change + torch.eye(x.shape[-1], dtype=x.dtype, device=x.device))[0]).to(w.dtype)
     return reference.forward(w, iterations, eps, start)
 
 
