@@ -95,7 +95,7 @@ def _check_teacher(model: Any, teacher: Any, names: Sequence[str], images: Tenso
 
 def _width(model: Any, layer: Any) -> str:
     leading = getattr(model, "num_prefix_tokens", 0)
-    return f"{layer.num_heads} heads, {layer.proj.in_features} channels and {leading} leading tokens"
+    return f"{layer.num_heads} heads, {layer.proj.weight.shape[1]} channels and {leading} leading tokens"
 
 
 @torch.no_grad()
