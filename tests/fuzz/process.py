@@ -20,10 +20,14 @@ _GRACE = 5.0  # seconds that Python has to stop a case by itself and say where
 
 
 class CaseProcess:
-    """Runs cases one after the other in a fork of this process; one that died is replaced by the next case."""
+    """Runs cases one after the other in a process; one that died is replaced by the next case.
 
-    def __init__(self, samples: Samples) -> None:
-        self.samples, self.log = samples, samples.folder / "stderr.txt"
+    The process comes from a server that has computed nothing: torch refuses gradients in a fork of a process that had
+    some. With `fork` it is a fork of this process, with what was patched here, and without gradients.
+    """
+
+    def __init__(self, samples: Samples, *, fork: bool = False) -> None:
+        self.samples, self.log, self.fork = samples, samples.folder / "stderr.txt", fork
         self.child: multiprocessing.process.BaseProcess | None = None
 
     def run(self, kind: str, seed: int, number: int) -> tuple[str, str]:
@@ -54,18 +58,22 @@ class CaseProcess:
             self.child = None
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("fork")  # what is imported and made stays, at no cost
+        context = multiprocessing.get_context("fork" if self.fork else "forkserver")
+        if not self.fork:
+            context.set_forkserver_preload([__name__])  # imports are paid once
         self.pipe, theirs = context.Pipe()
-        self.child = context.Process(target=_serve, args=(theirs, self.pipe, self.samples, self.log), daemon=True)
+        inherited = self.pipe if self.fork else None
+        self.child = context.Process(target=_serve, args=(theirs, inherited, self.samples, self.log), daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of pytest-xdist, which the child never needs
             self.child.start()
         theirs.close()
 
 
-def _serve(pipe: Connection, other_end: Connection, samples: Samples, log: Path) -> None:
-    """Run what is asked for, until nobody asks any more."""
-    other_end.close()  # otherwise the end of the parent would not be seen
+def _serve(pipe: Connection, inherited: Connection | None, samples: Samples, log: Path) -> None:
+    """Run what is asked for, until nobody asks any more. `inherited`: the parent's end, where a fork has a copy."""
+    if inherited is not None:
+        inherited.close()  # otherwise the end of the parent would not be seen
     torch.set_num_threads(1)  # threads don't survive a fork
     os.chdir(samples.folder)  # relative paths of options
     logging.disable(logging.CRITICAL)

@@ -92,7 +92,7 @@ def test_a_case_that_hangs_or_kills_its_process_is_told_apart(
     monkeypatch.setattr(process, "_GRACE", 0.7)
     monkeypatch.setitem(cases.KINDS, "bad", (lambda rng, samples: case, 0.0))
     monkeypatch.setitem(cases.KINDS, "good", (lambda rng, samples: lambda: None, 0.0))
-    runner = CaseProcess(samples)
+    runner = CaseProcess(samples, fork=True)
     try:
         found = runner.run("bad", 0, 0)
         assert found[0] == expected
@@ -114,7 +114,7 @@ def test_every_kind_makes_right_and_wrong_inputs(kind: str, apart: CaseProcess) 
 
 def test_outputs_that_are_not_finite_and_pass_are_found(samples: Samples, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laplacianformer.classification._inference.check_outputs", lambda *arguments: None)
-    runner = CaseProcess(samples)
+    runner = CaseProcess(samples, fork=True)
     try:
         assert any(runner.run("weights", 2, number)[0] == outcome.SILENT for number in range(200))
     finally:
