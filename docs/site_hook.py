@@ -18,6 +18,7 @@ OUTSIDE = "repository"
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(```.*?^```)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+CODE = re.compile(r"`[^`\n]+`")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -37,7 +38,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point relative links at where the files are in the site."""
+    """Point relative links at where the files are in the site, and write code in tables as Python-Markdown reads it.
+
+    GitHub needs `\\|` for a bar in the code of a cell; Python-Markdown would show the backslash.
+    """
     uri = page.file.src_uri
 
     def follow(match: re.Match[str]) -> str:
@@ -51,7 +55,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         found = posixpath.relpath(_site_uri(target), posixpath.dirname(uri) or ".")
         return match.group().replace(f"({link})", f"({found}{'#' + anchor if anchor else ''})")
 
-    return _outside_fences(markdown, lambda text: LINK.sub(follow, text))
+    def change(text: str) -> str:
+        return CODE.sub(lambda code: code.group().replace("\\|", "|"), LINK.sub(follow, text))
+
+    return _outside_fences(markdown, change)
 
 
 def _targets(uri: str) -> list[Path]:
