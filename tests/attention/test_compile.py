@@ -45,6 +45,7 @@ def test_compiled_equals_eager_forward_and_backward(options: dict[str, Any]) -> 
     compare(options, [(5, 7)], dynamic=False)
 
 
+@pytest.mark.slow
 def test_softmax_compiles_too() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -70,6 +70,7 @@ def test_all_layers_but_the_head_and_the_local_branch_are_integers(loaded):
     assert not any(isinstance(module, Int8Layer) for module in model.modules())
 
 
+@pytest.mark.slow
 def test_integers_can_be_traced_more_than_once(loaded):
     x = images(32, 32, batch=3)
     for _ in range(2):

@@ -83,6 +83,7 @@ def test_lower_precisions_are_compiled_and_near(tmp_path, precision):
             assert 1e-4 < (found - expected).abs().max() / expected.abs().max() < tolerance(precision)
 
 
+@pytest.mark.slow
 def test_a_graph_of_one_size_has_constants_for_it_and_any_batch(tmp_path):
     model = load_weights(save_one_stage(tmp_path / "model.safetensors")).model
     program = trace(model, (24, 40))
