@@ -44,6 +44,8 @@ def test_classes_without_colours_have_different_ones() -> None:
         ({"classes": ["a", "a"]}, "the name 'a' is there twice"),
         ({"classes": ["a", "b"], "ignore": 1}, "the value 1 is there twice"),
         ({"classes": ["a"], "ignore": -1}, "the value -1 is not a whole number from 0 to 65535"),
+        ({"classes": ["a"], "ignore": [None]}, "the value None is not a whole number from 0 to 65535"),
+        ({"classes": [{"name": "a", "value": None}]}, "the value None is not a whole number from 0 to 65535"),
         ({"classes": [{"name": "a", "color": 1}]}, "expected a name, or name, value and colour"),
         ({"classes": [{"name": "a", "colour": [0, 0, 256]}]}, "three numbers from 0 to 255"),
     ],

@@ -4,6 +4,7 @@ import copy
 import io
 import itertools
 import logging
+import os
 import random
 import zipfile
 from collections.abc import Callable
@@ -244,6 +245,11 @@ FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another recipe": change("recipe", to="model: {name: other}"),
     "classes that are numbers": change("classes", to=[1, 2, 3]),
     "other classes": change("classes", to=["a", "b"]),
+    "classes of two lines": change("classes", to=["a", "b\nc"]),
+    "classes of many characters": change("classes", to=["a" * 5000]),
+    "a step of 5,000 digits": change("step", to=10**5000),
+    "images of 5,000 digits": change("images", to={"training": 10**5000}),
+    "a recipe with many other keys": change("recipe", to=str({"model": {f"key{i}": i for i in range(500)}})),
     "images by number": change("images", to={1: 2}),
     "a fraction of an image": change("images", to={"training": 0.5}),
     "other images": change("images", to={"training": 3, "held-out": 3}),
@@ -263,6 +269,7 @@ def test_a_checkpoint_made_by_hand_gets_one_clear_line(begun: tuple[Recipe, Path
         checkpoint.load(run)  # refuses most, without the rest of a start
         classification.train(begun[0], run, resume=True)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
     assert str(run) in str(error.value)
     assert not (run / "model.safetensors").exists()
 
@@ -279,6 +286,14 @@ def test_a_file_that_is_none_of_torch_gets_one_clear_line(
 ) -> None:
     (run / "checkpoint.pt").write_bytes(content)
     assert "can't read the checkpoint" in refusal(begun[0], run)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["checkpoint.pt", "metrics.csv"])
+def test_a_named_pipe_in_the_folder_is_not_waited_for(begun: tuple[Recipe, Path], run: Path, name: str) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    assert f"can't read {run / name}: not a regular file" in refusal(begun[0], run)
 
 
 def test_scores_of_a_detector_that_were_made_by_hand_get_one_clear_line(tmp_path: Path) -> None:

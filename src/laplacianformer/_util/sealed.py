@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.files import replacing
+from laplacianformer._util.files import open_regular, replacing
 
 _MARK = b"\nlaplacianformer sha256 "
 _LENGTH = len(_MARK) + 64
@@ -20,7 +20,8 @@ def write_sealed(path: Path, content: bytes | memoryview, *, keep: Path | None =
 def read_sealed(path: Path) -> tuple[memoryview, bool]:
     """The content, and whether there was a checksum; files from before there were any have none."""
     try:
-        data = memoryview(path.read_bytes())
+        with open_regular(path) as file:
+            data = memoryview(file.read())
     except OSError as error:
         raise InputError(f"can't read {path}: {error.strerror or error}") from None
     content, seal = data[:-_LENGTH], bytes(data[-_LENGTH:])

@@ -6,6 +6,7 @@ from operator import length_hint
 import torch
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import one_line
 from laplacianformer.data._batch import NO_LABEL, Batch
 
 
@@ -27,8 +28,9 @@ def numbers_among(found: Sequence[str], expected: Sequence[str], what: str, whos
 
 
 def few(names: Sequence[str]) -> str:
-    """At most ten names, for messages."""
-    return ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} more"
+    """At most ten names, for messages: each in one line, and cut where it is long."""
+    said = ", ".join(map(one_line, names[:10]))
+    return said if len(names) <= 10 else f"{said} and {len(names) - 10} more"
 
 
 class Renumbered:

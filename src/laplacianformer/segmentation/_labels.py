@@ -74,9 +74,9 @@ def labels_of(tree: Any, what: str) -> Labels:
     names, values, found = (tuple(part) for part in zip(*entries, strict=True))
     ignore = tree.get("ignore")
     ignored = tuple(ignore) if isinstance(ignore, list | tuple) else () if ignore is None else (ignore,)
-    wrong = next((value for value in (*values, *ignored) if not _is_value(value)), None)
-    if wrong is not None:
-        raise InputError(f"{what}: the value {limits.shown(wrong)} is not a whole number from 0 to {_MOST_VALUE}")
+    wrong = [value for value in (*values, *ignored) if not _is_value(value)]
+    if wrong:
+        raise InputError(f"{what}: the value {limits.shown(wrong[0])} is not a whole number from 0 to {_MOST_VALUE}")
     for kind, given in (("name", names), ("value", (*values, *ignored))):
         twice = next((each for each in given if given.count(each) > 1), None)
         if twice is not None:

@@ -125,7 +125,7 @@ def check_same_run(state: Mapping[str, Any], stated: Mapping[str, Any], folder: 
     changed = differences(_fixed(state["recipe"]), _fixed(stated["recipe"]))
     if changed:
         raise InputError(
-            f"the run in {folder} was started with another {', '.join(changed)}: "
+            f"the run in {folder} was started with another {few(changed)}: "
             "resume it with the same recipe, or give another --output"
         )
     for split, count in stated["images"].items():

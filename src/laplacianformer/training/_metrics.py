@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.files import replacing, writing
+from laplacianformer._util.files import open_regular, replacing, writing
 from laplacianformer._util.limits import overflows, shown
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.inspect._diagnose import Diagnosis, LayerDiagnosis, diagnose
@@ -44,7 +44,7 @@ class Metrics:
         self.board = _board(folder, after) if tensorboard else None
 
     def _rows(self, after: int, recorded: str | None) -> list[dict[str, Any]]:
-        found = self.path.read_bytes().decode(errors="replace") if self.path.exists() else ""
+        found = self._written()
         if recorded is not None and not found.startswith(recorded):
             logger.warning(
                 "%s is not as it was written: its rows up to step %d are restored from the checkpoint", self.path, after
@@ -67,6 +67,15 @@ class Metrics:
                     "the rows before"
                 )
         return [row for row in rows if int(row["step"]) <= after]
+
+    def _written(self) -> str:
+        if not self.path.exists():
+            return ""
+        try:
+            with open_regular(self.path) as file:
+                return file.read().decode(errors="replace")
+        except OSError as error:
+            raise InputError(f"can't read {self.path}: {error.strerror or error}") from None
 
     def add(self, row: dict[str, Any], layers: Sequence[LayerDiagnosis] = ()) -> None:
         """The row is on the disk when this returns, so that a checkpoint is never ahead of the file.
