@@ -13,8 +13,8 @@ from laplacianformer import load_weights, save_weights
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import predict
 from laplacianformer.cli import main
-from laplacianformer.convert import convert, load_recipe, train
-from laplacianformer.convert._teacher import read_classes
+from laplacianformer.convert import Teacher, convert, load_recipe, train
+from laplacianformer.convert._teacher import load_teacher, read_classes
 from laplacianformer.export._check import differences
 from laplacianformer.export._exported import export_model, tolerance
 from tests.convert.helpers import QUICK, SIDE, Stop, Stopping, arguments, images, teacher
@@ -171,6 +171,7 @@ BAD = {
     "other weights": (["teacher.args={}"], "does not hold the vit_tiny_patch16_224"),
     "no weights": (["teacher.weights=nothing.pth"], "can't read the weights nothing.pth"),
     "labels": (["convert.labels=1", "teacher.classes=null"], "labels that the teacher knows"),
+    "another size": (["data.size=48"], "takes images of 32 x 32 pixels.*dynamic_img_size"),
     "nothing to learn": (["convert.logits=0", "convert.features=0"], "nothing is learned"),
 }
 
@@ -190,6 +191,14 @@ def test_a_teacher_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not finite"):
         convert(model, images(20), tmp_path / "run", model_args=arguments(), overrides=QUICK)
     assert not list(tmp_path.rglob("metrics.csv"))
+
+
+def test_the_number_of_classes_is_that_of_the_file(tmp_path: Path) -> None:
+    """Also of a distilled DeiT, which has two heads."""
+    save_file(teacher("deit").state_dict(), tmp_path / "deit.safetensors")
+    file, name = str(tmp_path / "deit.safetensors"), "deit_tiny_distilled_patch16_224"
+    said = Teacher(name=name, weights=file, args=arguments("deit"))
+    assert load_teacher(said).outputs == 5
 
 
 @pytest.mark.parametrize("text", ["[1]", '["a"]', '{"a": [], "b": 1}', '{"a": 0, "b": 7}', '["a", "a"]', "not JSON"])

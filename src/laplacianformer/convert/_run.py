@@ -21,7 +21,7 @@ from laplacianformer.convert._held_out import HeldOut
 from laplacianformer.convert._learn import adapt, fold
 from laplacianformer.convert._recipe import Convert, ConvertRecipe, PhaseName, without_paths
 from laplacianformer.convert._tasks import DistilTask, MatchTask, Work
-from laplacianformer.convert._teacher import TeacherModel, check_finite, load_teacher
+from laplacianformer.convert._teacher import TeacherModel, check_finite, check_size, load_teacher
 from laplacianformer.data import NO_LABEL, mix, seed_all
 from laplacianformer.inspect._matching import watch
 from laplacianformer.model._conversion import Conversion, exchange, softmax_layers, take_over
@@ -107,6 +107,7 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     teacher.model.to(fabric.device)
     student.to(fabric.device)
     few = _first_images(fabric, loaders[0], recipe.convert.calibration_images)
+    in_each(fabric, lambda: check_size(teacher, few))
     in_each(fabric, lambda: check_finite(teacher, few))
     if not in_first(fabric, lambda: session.resume and checkpoint.exists(output / "match")):
         start_layers(teacher.model, layers, few)

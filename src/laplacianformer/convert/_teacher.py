@@ -141,8 +141,8 @@ def _of_file(teacher: Teacher, path: Path) -> TeacherModel:
     name = teacher.name.partition(".")[0]
     arguments = dict(teacher.args)
     if "num_classes" not in arguments and timm.is_model(name):
-        classifier = timm.models.get_pretrained_cfg(name).classifier
-        last = tensors.get(f"{classifier}.weight") if isinstance(classifier, str) else None
+        heads = timm.models.get_pretrained_cfg(name).classifier  # two of a distilled DeiT, of as many classes
+        last = tensors.get(f"{heads if isinstance(heads, str) else (heads or ('',))[0]}.weight")
         if last is not None and last.ndim:
             arguments["num_classes"] = len(last)
             limits.check_arguments(arguments, f"the model of {path}")
@@ -190,6 +190,18 @@ def read_classes(path: Path, outputs: int) -> tuple[str, ...]:
             f"{{name: output}} with the outputs 0 to {outputs - 1}"
         )
     return tuple(names)
+
+
+def check_size(teacher: TeacherModel, images: Tensor) -> None:
+    """Refuse images of another size than the positions of the teacher are for."""
+    embedding = getattr(teacher.model, "patch_embed", None)
+    fixed, given = getattr(embedding, "img_size", None), tuple(images.shape[-2:])
+    if getattr(embedding, "strict_img_size", False) and fixed is not None and tuple(fixed) != given:
+        wanted, found = (" x ".join(map(str, size)) for size in (fixed, given))
+        raise InputError(
+            f"the teacher {teacher.name} takes images of {wanted} pixels, and data.size gives {found}: give "
+            "teacher.args={dynamic_img_size: true}, or in Python a model that was built for them"
+        )
 
 
 def check_finite(teacher: TeacherModel, images: Tensor) -> None:
