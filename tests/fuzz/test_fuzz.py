@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    return Samples(tmp_path_factory.mktemp("fuzz"))
+    folder = tmp_path_factory.mktemp("fuzz") / "own" / "cases"  # where ../.. holds no files of other tests
+    folder.mkdir(parents=True)
+    return Samples(folder)
 
 
 @pytest.fixture(scope="session")
