@@ -20,6 +20,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.models.detection.retinanet import RetinaNetHead
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
+from torchvision.ops.poolers import LevelMapper
 
 from laplacianformer._util.limits import finite, shown
 from laplacianformer.detection._backbone import FeaturePyramid, note_padding
@@ -105,15 +106,14 @@ def mask_rcnn(
     )
     layer = _group_norm if norm else None
     pyramid = FeaturePyramid(maps, channels, LastLevelMaxPool(), layer)
-    levels = [str(level) for level in range(len(maps.strides))]
     anchors = _anchors([*maps.strides, 2 * maps.strides[-1]], anchor_scale, (1.0,))
     return MaskRCNN(
         pyramid,
         rpn_anchor_generator=anchors,
-        box_roi_pool=_crops(levels, 7, crop_samples, anchor_scale),
+        box_roi_pool=_crops(maps.strides, 7, crop_samples, anchor_scale),
         box_head=TwoMLPHead(channels * 7 * 7, head_width),
         box_predictor=FastRCNNPredictor(head_width, num_classes + 1),
-        mask_roi_pool=_crops(levels, 14, crop_samples, anchor_scale),
+        mask_roi_pool=_crops(maps.strides, 14, crop_samples, anchor_scale),
         mask_head=MaskRCNNHeads(channels, mask_layers, 1, norm_layer=layer),
         mask_predictor=MaskRCNNPredictor(mask_layers[-1], mask_layers[-1], num_classes + 1),
         **_transform(maps, short_side, long_side, mean, std),
@@ -216,9 +216,14 @@ def _anchors(strides: Sequence[int], scale: float, octaves: Sequence[float]) -> 
     return AnchorGenerator(sizes, (_RATIOS,) * len(strides))
 
 
-def _crops(levels: list[str], size: int, samples: int, anchor_scale: float) -> MultiScaleRoIAlign:
+def _crops(strides: Sequence[int], size: int, samples: int, anchor_scale: float) -> MultiScaleRoIAlign:
     """Crops boxes from the level with anchors of about their size: 224 pixels from stride 16, for a scale of 8."""
-    return MultiScaleRoIAlign(levels, size, sampling_ratio=samples, canonical_scale=round(28 * anchor_scale))
+    canonical, levels = round(28 * anchor_scale), [str(level) for level in range(len(strides))]
+    pool = MultiScaleRoIAlign(levels, size, sampling_ratio=samples, canonical_scale=canonical)
+    # Stated: torchvision would infer the strides from the first batch, without its padding, and keep what it found.
+    pool.scales = [1 / stride for stride in strides]
+    pool.map_levels = LevelMapper(strides[0].bit_length() - 1, strides[-1].bit_length() - 1, canonical)
+    return pool
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
