@@ -8,8 +8,10 @@ import onnx_ir
 import torch
 from onnx_ir.passes import common as passes
 from onnxscript import opset18 as op
+from onnxscript import OnnxFunction
 from onnxscript.optimizer import optimize_ir
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from laplacianformer.export._onnx_functions import FUNCTIONS, LaplacianKernel, LaplacianMatmul
 from laplacianformer.export._onnxruntime import import_onnxruntime
@@ -21,6 +23,8 @@ onnxruntime = import_onnxruntime()
 OPSET = 18
 FLOAT = 1  # in ONNX's numbering of types
 MOST_FOLDED = 1 << 30  # transposed weights of any size
+
+Translations = Mapping[Any, Callable[..., Any]]  # of torch's operators
 
 
 def to_onnx(
@@ -35,27 +39,33 @@ def to_onnx(
         size: the only height and width; None for any.
         outputs: the shape of the logits of one image; None: one number per class.
     """
-    program = trace(model, size)
-    check_operators(program, TRANSLATIONS)
-    exported = torch.onnx.export(
-        program,
-        dynamo=True,
-        custom_translation_table=TRANSLATIONS,
-        input_names=["images"],
-        output_names=["logits"],
-        opset_version=OPSET,
-        optimize=False,
-        verbose=False,
-    )
-    assert exported is not None
-    written = _tidied(exported.model)
+    written = tidied(translated(trace(model, size), TRANSLATIONS, ["images"], ["logits"]))
     written.graph.inputs[0].shape = onnx_ir.Shape(["batch", channels(model), *(size or ("height", "width"))])
     written.graph.outputs[0].shape = onnx_ir.Shape(["batch", *(outputs or [model.num_classes])])
     written.metadata_props.update(metadata)
     return onnx_ir.to_proto(written).SerializeToString()
 
 
-def _tidied(model: onnx_ir.Model) -> onnx_ir.Model:
+def translated(
+    program: ExportedProgram, table: Translations, inputs: Sequence[str], outputs: Sequence[str]
+) -> onnx_ir.Model:
+    """The graph of a model in operators and functions of ONNX."""
+    check_operators(program, table)
+    exported = torch.onnx.export(
+        program,
+        dynamo=True,
+        custom_translation_table=dict(table),
+        input_names=inputs,
+        output_names=outputs,
+        opset_version=OPSET,
+        optimize=False,
+        verbose=False,
+    )
+    assert exported is not None
+    return exported.model
+
+
+def tidied(model: onnx_ir.Model, functions: Sequence[OnnxFunction] = FUNCTIONS) -> onnx_ir.Model:
     """Constants folded, functions inlined, and no trace of the source code that the graph came from."""
     # Before functions are inlined: nothing in them can be folded, and they would take most of the time.
     optimize_ir(
@@ -66,7 +76,7 @@ def _tidied(model: onnx_ir.Model) -> onnx_ir.Model:
         input_size_limit=MOST_FOLDED,
         output_size_limit=MOST_FOLDED,
     )
-    for function in FUNCTIONS:
+    for function in functions:
         inlined = onnx_ir.from_proto(function.to_function_proto())
         model.functions[inlined.identifier()] = inlined
     tidy = onnx_ir.passes.Sequential(
@@ -89,14 +99,19 @@ def _tidied(model: onnx_ir.Model) -> onnx_ir.Model:
 
 
 def onnx_runner(file: bytes) -> Callable[[Tensor], Tensor]:
-    """The file in onnxruntime on the CPU, with as many threads as torch has, as a function of tensors."""
+    """The file in onnxruntime, as a function of tensors."""
+    session = onnx_session(file)
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+def onnx_session(file: bytes) -> Any:
+    """The file in onnxruntime on the CPU, with as many threads as torch has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors only: warnings are about what it could not optimise
     # Waiting threads give up their core, which others often need; on an idle machine this costs no time.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
 # ---- translations of operators that ONNX lacks, or has in a slow form; arguments as in ops/*/op.py ----
@@ -158,7 +173,7 @@ def _number(value: float) -> Any:
     return op.Constant(value_float=value)
 
 
-TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+TRANSLATIONS: Translations = {
     torch.ops.laplacianformer.laplacian_kernel.default: _kernel,
     torch.ops.laplacianformer.laplacian_matmul.default: _matmul,
     torch.ops.laplacianformer.newton_schulz.default: _newton_schulz,

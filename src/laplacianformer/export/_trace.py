@@ -15,6 +15,7 @@ from laplacianformer.segmentation import Segmenter
 from laplacianformer.weights import Weights
 
 ExportPrecision = Literal["float32", "bfloat16", "int8"]
+DETECTED = (448, 576)  # the height and width to trace a detector with: at least two tokens per side on every level
 
 
 class _Traced(nn.Module):
@@ -42,6 +43,14 @@ def trace(model: nn.Module, size: tuple[int, int] | None = None, *, autocast: bo
     side = Dim.AUTO(min=least)
     dynamic = {0: Dim.AUTO} if size else {0: Dim.AUTO, 2: side, 3: side}
     return torch.export.export(_Traced(model, autocast).eval(), (example,), dynamic_shapes=(dynamic,))
+
+
+@torch.no_grad()
+def trace_detector(graph: nn.Module) -> ExportedProgram:
+    """The graph of a `DetectorGraph` for every size."""
+    example = torch.zeros(1, 3, *DETECTED), torch.tensor(DETECTED), torch.arange(300.0), torch.arange(400.0)
+    side, length = Dim.AUTO(min=2), {0: Dim.AUTO}
+    return torch.export.export(graph.eval(), example, dynamic_shapes=({2: side, 3: side}, None, length, length))
 
 
 def channels(model: Any) -> int:
