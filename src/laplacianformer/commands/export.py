@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from laplacianformer.export._check import Difference
     from laplacianformer.weights import Weights
 
-SUMMARY = "write a classifier or a segmenter to a file that runs without this package"
+SUMMARY = "write a model to a file that runs without this package"
 DESCRIPTION = (
     "Writes ONNX, or a compiled package of AOTInductor, for any batch, height and width. What was written is compared "
     "with the model at several sizes, and is kept only if it computes the same. Or writes a folder with weights, "
-    "config and model card, which timm loads. Segmenters are written as ONNX."
+    "config and model card, which timm loads. Segmenters and detectors are written as ONNX."
 )
 EPILOG = """examples:
   laplacianformer export --weights model.safetensors --format onnx model.onnx
@@ -33,6 +33,9 @@ EPILOG = """examples:
 
 # The formats that a precision other than float32 is for.
 PRECISIONS = {"bfloat16": ("pt2",), "int8": ("onnx", "pt2")}
+
+# The share of a detector's objects that its export must find: where two scores are nearly equal, rounding chooses.
+SAME_OBJECTS = 0.95
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     _check(arguments)
-    tasks = {"classification": _write_classifier, "segmentation": _write_segmenter}
+    tasks = {"classification": _write_classifier, "segmentation": _write_segmenter, "detection": _write_detector}
     _, write = options.for_task(arguments.weights, tasks)
     write(arguments)
 
@@ -87,13 +90,35 @@ def _write_segmenter(arguments: argparse.Namespace) -> None:
     from laplacianformer.export import export_segmenter, segmenter_differences
     from laplacianformer.segmentation import load_segmenter
 
-    if arguments.format != "onnx" or arguments.precision != "float32" or arguments.data is not None:
-        raise InputError("a segmenter is exported with --format onnx, in float32 and without --data")
+    _check_onnx_alone(arguments, "a segmenter")
     files.check_file(arguments.output)
     loaded = load_segmenter(arguments.weights)
     written = export_segmenter(loaded)
     _check_differences(arguments, list(segmenter_differences(loaded, written.run)))
     _save(arguments, written.file)
+
+
+def _write_detector(arguments: argparse.Namespace) -> None:
+    from laplacianformer._util import files
+    from laplacianformer.detection import load_detector
+    from laplacianformer.export import detector_differences, export_detector
+
+    _check_onnx_alone(arguments, "a detector")
+    files.check_file(arguments.output)
+    loaded = load_detector(arguments.weights)
+    written = export_detector(loaded)
+    measured = list(detector_differences(loaded, written.run))
+    _check_differences(arguments, measured)
+    objects, same = sum(each.objects for each in measured), sum(each.same for each in measured)
+    terminal.show(f"objects that the model finds in these images: {objects}, of which the export finds {same}")
+    if same < SAME_OBJECTS * objects:
+        raise InputError(f"{arguments.output} was not written: it does not find the objects that the model finds")
+    _save(arguments, written.file)
+
+
+def _check_onnx_alone(arguments: argparse.Namespace, what: str) -> None:
+    if arguments.format != "onnx" or arguments.precision != "float32" or arguments.data is not None:
+        raise InputError(f"{what} is exported with --format onnx, in float32 and without --data")
 
 
 def _write_file(arguments: argparse.Namespace) -> None:
@@ -185,7 +210,7 @@ def _check_data(arguments: argparse.Namespace, loaded: "Weights") -> None:
 
 def _table(measured: Sequence["Difference"], tolerance: float) -> Table:
     table = Table(title="Against the model in PyTorch, on random images", caption=f"allowed: {tolerance:.0e}")
-    table.add_column("batch, channels, height, width")
+    table.add_column("shape of the images")
     table.add_column("largest difference / largest output", justify="right")
     for difference in measured:
         table.add_row(" x ".join(str(length) for length in difference.shape), f"{difference.relative:.1e}")

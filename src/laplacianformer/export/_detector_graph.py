@@ -1,14 +1,14 @@
 """A detector of torchvision for one image as a graph: what torch.export can trace, for every height and width.
 
 torchvision's own code decides by the values of tensors, which can't be traced. Here boxes that don't count are left to
-the non-maximum suppression, which drops them: it is an operator of its own, `suppress`, and so the only place, beside the
-crops of Mask R-CNN, where lengths depend on values.
+the non-maximum suppression, an operator of its own that drops them: beside the crops of Mask R-CNN the only place where
+lengths depend on values.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +34,23 @@ def _(boxes: Tensor, scores: Tensor, groups: Tensor, count: int, overlap: float,
     return groups.new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
+class Seen(NamedTuple):
+    """What the heads of a detector find their objects in."""
+
+    images: Tensor  # (1, 3, H, W)
+    features: "OrderedDict[str, Tensor]"  # the levels of the pyramid
+    limits: Tensor  # (4,): how far a box may reach
+    ratios: Tensor  # (4,): of pixels of the picture to those of the image
+    rows: Tensor  # of the picture: 0, 1, ...
+    columns: Tensor
+
+
 class DetectorGraph(nn.Module):
     """What a detector finds in an image that was resized, normalised and padded.
 
     Its inputs are the image (1, 3, H, W), the height and width of it that are not padding (2,), and the numbers of the
-    rows and of the columns of the picture that it was made of. Its outputs are boxes, labels, scores and, of Mask R-CNN,
-    masks, in pixels of that picture, and then what the heads gave for every anchor: numbers, and boxes.
+    rows and of the columns of the picture that it was made of. Its outputs are boxes, labels, scores and, of Mask
+    R-CNN, masks, in pixels of that picture, and then what the heads gave for every anchor: logits and box deltas.
     """
 
     def __init__(self, model: Any) -> None:
@@ -55,43 +66,31 @@ class DetectorGraph(nn.Module):
         limits = torch.stack((width, height, width, height))
         original = torch.ones_like(columns).sum(), torch.ones_like(rows).sum()
         ratios = torch.stack((original[0] / width, original[1] / height)).repeat(2)
-        return self.find(images, features, limits, ratios, rows, columns)
+        return self.find(Seen(images, features, limits, ratios, rows, columns))
 
-    def find(
-        self,
-        images: Tensor,
-        features: "OrderedDict[str, Tensor]",
-        limits: Tensor,
-        ratios: Tensor,
-        rows: Tensor,
-        columns: Tensor,
-    ) -> tuple[Tensor, ...]:
+    def find(self, seen: Seen) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
 
 class RetinaNetGraph(DetectorGraph):
-    def find(
-        self,
-        images: Tensor,
-        features: "OrderedDict[str, Tensor]",
-        limits: Tensor,
-        ratios: Tensor,
-        rows: Tensor,
-        columns: Tensor,
-    ) -> tuple[Tensor, ...]:
-        model, levels = self.model, list(features.values())
+    def find(self, seen: Seen) -> tuple[Tensor, ...]:
+        model, levels = self.model, list(seen.features.values())
         outputs = [self.heads(values) for values in levels]
         classes, found = outputs[0][0].shape[-1], []
-        for (logits, deltas), anchors in zip(outputs, _anchors(model.anchor_generator, images, levels), strict=True):
+        for (logits, deltas), anchors in zip(
+            outputs, _anchors(model.anchor_generator, seen.images, levels), strict=True
+        ):
             scores, index = logits.sigmoid().flatten().topk(torch.sym_min(model.topk_candidates, logits.numel()))
             anchor = index // classes
             boxes = model.box_coder.decode_single(deltas[anchor], anchors[anchor])
-            found.append((_clipped(boxes, limits), scores, index % classes))
+            found.append((_clipped(boxes, seen.limits), scores, index % classes))
         boxes, scores, labels = (torch.cat(each) for each in zip(*found, strict=True))
-        kept = suppress(boxes, scores, labels, classes, model.nms_thresh, model.score_thresh)[: model.detections_per_img]
+        kept = suppress(boxes, scores, labels, classes, model.nms_thresh, model.score_thresh)[
+            : model.detections_per_img
+        ]
         kept = kept[torch.where(labels[kept] > 0)[0]]  # outputs for the background are never trained
         logits, deltas = (torch.cat(each) for each in zip(*outputs, strict=True))
-        return boxes[kept] * ratios, labels[kept], scores[kept], logits, deltas
+        return boxes[kept] * seen.ratios, labels[kept], scores[kept], logits, deltas
 
     def heads(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and box deltas for every anchor of a level."""
@@ -101,35 +100,27 @@ class RetinaNetGraph(DetectorGraph):
 
 
 class MaskRCNNGraph(DetectorGraph):
-    def find(
-        self,
-        images: Tensor,
-        features: "OrderedDict[str, Tensor]",
-        limits: Tensor,
-        ratios: Tensor,
-        rows: Tensor,
-        columns: Tensor,
-    ) -> tuple[Tensor, ...]:
+    def find(self, seen: Seen) -> tuple[Tensor, ...]:
         heads = self.model.roi_heads
-        proposals, objectness, deltas = self.proposals(images, list(features.values()), limits)
-        boxes, labels, scores = self.boxes(features, proposals, limits)
-        crops = _crops(heads.mask_roi_pool, features, boxes)
+        proposals, objectness, deltas = self.proposals(seen)
+        boxes, labels, scores = self.boxes(seen, proposals)
+        crops = _crops(heads.mask_roi_pool, seen.features, boxes)
         masks = heads.mask_predictor(heads.mask_head(crops)).sigmoid()
         masks = masks.gather(1, labels[:, None, None, None].expand(-1, 1, *masks.shape[2:]))[:, 0]
-        boxes = boxes * ratios
-        return boxes, labels, scores, _pasted(masks, boxes, rows, columns) >= 0.5, objectness, deltas
+        boxes = boxes * seen.ratios
+        return boxes, labels, scores, _pasted(masks, boxes, seen.rows, seen.columns) >= 0.5, objectness, deltas
 
-    def proposals(self, images: Tensor, levels: Sequence[Tensor], limits: Tensor) -> tuple[Tensor, ...]:
+    def proposals(self, seen: Seen) -> tuple[Tensor, ...]:
         """Boxes from the region proposal network, and what its head gave for every anchor."""
-        network, found = self.model.rpn, []
+        network, levels, found = self.model.rpn, list(seen.features.values()), []
         outputs = [
             (_per_anchor(logits, 1)[:, 0], _per_anchor(deltas, 4))
             for logits, deltas in zip(*network.head(levels), strict=True)
         ]
-        anchors = _anchors(network.anchor_generator, images, levels)
+        anchors = _anchors(network.anchor_generator, seen.images, levels)
         for level, ((logits, deltas), boxes) in enumerate(zip(outputs, anchors, strict=True)):
             logits, index = logits.topk(torch.sym_min(network.pre_nms_top_n(), logits.shape[0]))
-            boxes = _clipped(network.box_coder.decode_single(deltas[index], boxes[index]), limits)
+            boxes = _clipped(network.box_coder.decode_single(deltas[index], boxes[index]), seen.limits)
             scores = _without_small(logits.sigmoid(), boxes, network.min_size)
             found.append((boxes, scores, torch.full_like(index, level)))
         boxes, scores, groups = (torch.cat(each) for each in zip(*found, strict=True))
@@ -138,14 +129,13 @@ class MaskRCNNGraph(DetectorGraph):
         objectness, deltas = (torch.cat(each) for each in zip(*outputs, strict=True))
         return boxes[kept[: network.post_nms_top_n()]], objectness, deltas
 
-    def boxes(
-        self, features: "OrderedDict[str, Tensor]", proposals: Tensor, limits: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def boxes(self, seen: Seen, proposals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The boxes that are kept, their labels and their scores."""
         heads = self.model.roi_heads
-        logits, deltas = heads.box_predictor(heads.box_head(_crops(heads.box_roi_pool, features, proposals)))
+        logits, deltas = heads.box_predictor(heads.box_head(_crops(heads.box_roi_pool, seen.features, proposals)))
         classes = logits.shape[-1]
         boxes = heads.box_coder.decode_single(deltas, proposals).unflatten(1, (classes, 4))[:, 1:].flatten(0, 1)
-        boxes, labels = _clipped(boxes, limits), torch.arange(1, classes).expand(logits.shape[0], -1).flatten()
+        boxes, labels = _clipped(boxes, seen.limits), torch.arange(1, classes).expand(logits.shape[0], -1).flatten()
         scores = _without_small(logits.softmax(-1)[:, 1:].flatten(), boxes, 1e-2)
         kept = suppress(boxes, scores, labels, classes, heads.nms_thresh, heads.score_thresh)
         kept = kept[: heads.detections_per_img]

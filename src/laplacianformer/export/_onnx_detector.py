@@ -20,14 +20,12 @@ EVERY_ANCHOR = ("logits", "deltas")  # of the heads: to compare with the detecto
 MOST_BOXES = 2**31 - 1
 
 
-def to_onnx(model: Any, metadata: Mapping[str, str]) -> tuple[bytes, Callable[[Tensor], dict[str, Tensor]]]:
-    """The bytes of the file, from `image` (3, height, width) from 0 to 1, with the metadata as properties, and a function
-    that runs it and says what its heads give for every anchor, too."""
+def detector_to_onnx(model: Any, metadata: Mapping[str, str]) -> tuple[bytes, Callable[[Tensor], dict[str, Tensor]]]:
+    """The bytes of the file: `image` (3, height, width) from 0 to 1 to the objects in it, with the metadata as
+    properties. And a function that runs it and also gives what the heads gave for every anchor."""
     objects = OBJECTS if model.detector == "mask_rcnn" else OBJECTS[:3]
-    program = trace_detector(GRAPHS[model.detector](model))
-    written = translated(
-        program, DETECTION, ["prepared", "size", "rows", "columns"], [*objects, *EVERY_ANCHOR]
-    )
+    program = trace_detector(GRAPHS[model.detector](model), model.transform.size_divisible)
+    written = translated(program, DETECTION, ["prepared", "size", "rows", "columns"], [*objects, *EVERY_ANCHOR])
     _prepare_inside(written, model.transform)
     written = tidied(written, (Prepare, *FUNCTIONS))
     shapes = {"boxes": ["objects", 4], "masks": ["objects", "height", "width"]}
@@ -70,7 +68,7 @@ def _prepare_inside(model: onnx_ir.Model, transform: Any) -> None:
 
 
 @script(DOMAIN, default_opset=op)
-def Prepare(image: FLOAT, mean: FLOAT, std: FLOAT, sides: DOUBLE, multiple: INT64):
+def Prepare(image: FLOAT, mean: FLOAT, std: FLOAT, sides: DOUBLE, multiple: INT64):  # type: ignore[no-untyped-def]
     """Normalised, resized so that the shorter and the longer side are at most `sides`, and filled up with zeros to a
     multiple: (1, 3, H, W). Then height and width without what was filled up, and the numbers of rows and columns of the
     image itself."""
@@ -96,7 +94,7 @@ def Prepare(image: FLOAT, mean: FLOAT, std: FLOAT, sides: DOUBLE, multiple: INT6
 def _suppress(boxes: Any, scores: Any, groups: Any, count: int, overlap: float, above: float) -> Any:
     first, last = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
     limit = op.Constant(value_float=above)
-    (candidates,) = (op.Squeeze(op.NonZero(op.Greater(scores, limit)), first),)
+    candidates = op.Squeeze(op.NonZero(op.Greater(scores, limit)), first)
     boxes, scores, groups = (op.Gather(each, candidates) for each in (boxes, scores, groups))
     names = op.Unsqueeze(op.Constant(value_ints=list(range(count))), last)
     of_group = op.Where(op.Equal(groups, names), scores, op.Constant(value_float=float("-inf")))
@@ -112,9 +110,7 @@ def _suppress(boxes: Any, scores: Any, groups: Any, count: int, overlap: float, 
     return op.Gather(candidates, op.Gather(kept, order))
 
 
-def _roi_align(
-    values: Any, rois: Any, scale: float, height: int, width: int, samples: int, aligned: bool
-) -> Any:
+def _roi_align(values: Any, rois: Any, scale: float, height: int, width: int, samples: int, aligned: bool) -> Any:
     batch = op.Cast(op.Gather(rois, op.Constant(value_int=0), axis=1), to=7)
     boxes = op.Gather(rois, op.Constant(value_ints=[1, 2, 3, 4]), axis=1)
     return op.RoiAlign(

@@ -7,8 +7,8 @@ from typing import Any
 import onnx_ir
 import torch
 from onnx_ir.passes import common as passes
-from onnxscript import opset18 as op
 from onnxscript import OnnxFunction
+from onnxscript import opset18 as op
 from onnxscript.optimizer import optimize_ir
 from torch import Tensor
 from torch.export import ExportedProgram

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import MOST_SIDE
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops._tables import tables_made_once
 from laplacianformer.segmentation import Segmenter
 from laplacianformer.weights import Weights
 
 ExportPrecision = Literal["float32", "bfloat16", "int8"]
-DETECTED = (448, 576)  # the height and width to trace a detector with: at least two tokens per side on every level
 
 
 class _Traced(nn.Module):
@@ -46,11 +46,13 @@ def trace(model: nn.Module, size: tuple[int, int] | None = None, *, autocast: bo
 
 
 @torch.no_grad()
-def trace_detector(graph: nn.Module) -> ExportedProgram:
-    """The graph of a `DetectorGraph` for every size."""
-    example = torch.zeros(1, 3, *DETECTED), torch.tensor(DETECTED), torch.arange(300.0), torch.arange(400.0)
-    side, length = Dim.AUTO(min=2), {0: Dim.AUTO}
-    return torch.export.export(graph.eval(), example, dynamic_shapes=({2: side, 3: side}, None, length, length))
+def trace_detector(graph: nn.Module, multiple: int) -> ExportedProgram:
+    """The graph of a `DetectorGraph` for every size: of what it is given, heights and widths that are a multiple."""
+    height, width = 14 * multiple, 18 * multiple  # at least two tokens per side on every level
+    example = torch.zeros(1, 3, height, width), torch.tensor((height, width)), torch.arange(300.0), torch.arange(400.0)
+    rows, columns = (multiple * Dim(name, min=2, max=MOST_SIDE) for name in ("rows", "columns"))
+    length = {0: Dim.AUTO}
+    return torch.export.export(graph.eval(), example, dynamic_shapes=({2: rows, 3: columns}, None, length, length))
 
 
 def channels(model: Any) -> int:
