@@ -33,6 +33,8 @@ NOT_RUN = {
     "laplacianformer train --recipe camvid": "needs CamVid",
     "laplacianformer train --recipe ade20k-fpn": "needs ADE20K",
     "laplacianformer export --weights runs/shapes-segmentation": "half a minute; see export/test_segmenter.py",
+    "laplacianformer export --weights runs/shapes-maskrcnn": "minutes; see export/test_detector.py",
+    "python examples/detect_onnx.py": "needs the file of laplacianformer export",
     "laplacianformer convert vit_tiny_patch16_224": "needs weights of timm's hub; see convert/test_run.py",
     "laplacianformer eval --weights vit.safetensors": "needs the file of laplacianformer convert",
     "laplacianformer predict --weights vit.safetensors": "needs the file of laplacianformer convert",
