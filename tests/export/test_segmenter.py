@@ -30,7 +30,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Weights and the ONNX file that the command made of them."""
     folder = tmp_path_factory.mktemp("onnx")
     weights, output = folder / "model.safetensors", folder / "model.onnx"
-    save_segmenter(weights, helpers.small(), labels=LABELS)
+    # Tracing takes the time, and that of attention at every size is tested with classifiers.
+    backbone = {**helpers.BACKBONE, "attention": "no-mixing", "attention_args": {}}
+    save_segmenter(weights, helpers.small(backbone_args=backbone), labels=LABELS)
     main(["export", "--weights", str(weights), "--format", "onnx", str(output)])
     return weights, output
 
