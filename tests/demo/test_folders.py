@@ -74,3 +74,4 @@ def test_nothing_is_left_when_the_terminal_is_closed(tmp_path):
         assert not list((tmp_path / "temporary").iterdir())
     finally:
         page.process.kill()
+        page.process.wait()

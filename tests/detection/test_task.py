@@ -185,6 +185,16 @@ def test_the_schedule_is_that_of_the_recipe() -> None:
     assert [rates[step] for step in (11000, 11999)] == pytest.approx([1e-6] * 2)
 
 
+def test_scores_of_a_detector_that_were_made_by_hand_get_one_clear_line(tmp_path: Path) -> None:
+    recipe = helpers.recipe(tmp_path / "recipe.yaml", "retinanet", optimise={"epochs": 1})
+    detection.train(recipe, tmp_path / "run")
+    state = checkpoint.load(tmp_path / "run")
+    for wrong in ({"scores": 3}, {"scores": {"box": 3}}, {"scores": {"box": {"AP": "x"}}}, {"best": "x"}, {"best": []}):
+        checkpoint.save(tmp_path / "run", state | wrong)
+        with pytest.raises(InputError, match=r"scores in the checkpoint of .* can't be used"):
+            detection.train(recipe, tmp_path / "run", resume=True)
+
+
 # ---- wrong data ----
 
 

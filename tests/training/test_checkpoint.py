@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from laplacianformer import detection
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import Recipe
 from laplacianformer.classification import _task as classification
 from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint
-from tests.detection import helpers as detection_helpers
 
 from . import helpers
 
@@ -294,13 +292,3 @@ def test_a_named_pipe_in_the_folder_is_not_waited_for(begun: tuple[Recipe, Path]
     (run / name).unlink()
     os.mkfifo(run / name)
     assert f"can't read {run / name}: not a regular file" in refusal(begun[0], run)
-
-
-def test_scores_of_a_detector_that_were_made_by_hand_get_one_clear_line(tmp_path: Path) -> None:
-    recipe = detection_helpers.recipe(tmp_path / "recipe.yaml", "retinanet", optimise={"epochs": 1})
-    detection.train(recipe, tmp_path / "run")
-    state = checkpoint.load(tmp_path / "run")
-    for wrong in ({"scores": 3}, {"scores": {"box": 3}}, {"scores": {"box": {"AP": "x"}}}, {"best": "x"}, {"best": []}):
-        checkpoint.save(tmp_path / "run", state | wrong)
-        with pytest.raises(InputError, match=r"scores in the checkpoint of .* can't be used"):
-            detection.train(recipe, tmp_path / "run", resume=True)
