@@ -1,5 +1,6 @@
 """Augmentation: labels go where their pixels go, none is made up, and what is added is ignored."""
 
+import colorsys
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,56 @@ def test_photometric_distortion_leaves_the_labels(blocks: np.ndarray) -> None:
     pixels, labels, _ = augmented(blocks, (24, 32), colour=1.0)
     assert np.array_equal(labels.numpy(), blocks)
     assert not torch.equal(pixels[0], shown(labels))
+
+
+def distorted(colour: tuple[int, int, int], probability: float) -> torch.Tensor:
+    image = Image.new("RGB", (16, 16), colour)
+    augment = SegmentationAugment(scale=(1.0, 1.0), largest_class=1.0, flip=0.0, colour=probability)
+    pixels = Augmentation(augment, SegmentationData(crop=(16, 16)))(image, np.zeros((16, 16), dtype=np.uint8))[0]
+    assert (pixels == pixels[:, :1, :1]).all(), "of one colour as before"
+    return pixels[:, 0, 0].int()
+
+
+def test_distorted_red_is_red_of_another_brightness_saturation_and_hue() -> None:
+    """The channels are never permuted: a colour may say what a class is."""
+    found = set()
+    for seed in range(60):
+        seed_all(seed)
+        red, green, blue = distorted((200, 0, 0), 0.5).tolist()
+        assert red > green, (seed, red, green, blue)
+        assert red > blue, (seed, red, green, blue)
+        found.add((red, green, blue))
+    assert len(found) > 30
+
+
+def test_distortion_has_the_ranges_of_the_pvt_line() -> None:
+    """Of grey only brightness and contrast change: 100 to (100 - 32) / 2 and (100 + 32) * 1.5."""
+    values = []
+    for seed in range(400):
+        seed_all(seed)
+        red, green, blue = distorted((100, 100, 100), 1.0).tolist()
+        assert max(red, green, blue) - min(red, green, blue) <= 2, "of rounding"
+        values.append(red)
+    assert 33 <= min(values) < 45
+    assert 180 < max(values) <= 199
+
+
+def test_hues_turn_by_a_tenth_of_the_circle_at_most() -> None:
+    hues = []
+    for seed in range(400):
+        seed_all(seed)
+        red, green, blue = (value / 255 for value in distorted((150, 30, 30), 1.0).tolist())
+        hue = colorsys.rgb_to_hsv(red, green, blue)[0]
+        hues.append(hue - round(hue))
+    assert -0.11 < min(hues) < -0.08
+    assert 0.08 < max(hues) < 0.11
+
+
+def test_each_part_of_the_distortion_has_its_probability() -> None:
+    seed_all(0)
+    found = [all(abs(value - 100) < 3 for value in distorted((100, 100, 100), 0.25).tolist()) for _ in range(400)]
+    assert 0.5 < sum(found) / 400 < 0.68, "grey is as it was without brightness and contrast: 0.75 * 0.75, and rounding"
+    assert all(distorted((150, 30, 30), 0.0).tolist() == [150, 30, 30] for _ in range(20))
 
 
 def test_a_crop_of_almost_one_class_is_drawn_again() -> None:

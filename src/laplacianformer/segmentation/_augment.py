@@ -5,13 +5,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torchvision import tv_tensors
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from laplacianformer.segmentation._labels import IGNORED, Array
 from laplacianformer.segmentation._recipe import SegmentationAugment, SegmentationData
 
 _CROPS = 10  # drawn until one class is not too large in it
+
+# Photometric distortion as of the PVT line (PhotoMetricDistortion of mmsegmentation).
+_BRIGHTNESS = 32  # of 255, added or subtracted at most
+_CONTRAST = _SATURATION = (0.5, 1.5)  # range of the factor
+_HUE = 0.1  # of the circle, in both directions: 36 degrees, or the 18 of 180 in which images of bytes have their hues
 
 Sample = tuple[Tensor, Tensor, Tensor]  # bytes (3, height, width), indices of classes (height, width), size (2,)
 
@@ -25,7 +29,6 @@ class Augmentation:
 
     def __init__(self, augment: SegmentationAugment, data: SegmentationData) -> None:
         self.augment, self.crop, self.short_side = augment, data.crop, data.short_side
-        self.distort = v2.RandomPhotometricDistort(p=augment.colour)
 
     def __call__(self, image: Image.Image, indices_hw: Array) -> Sample:
         pixels, labels = tv_tensors.Image(F.pil_to_tensor(image)), tv_tensors.Mask(torch.from_numpy(indices_hw))
@@ -34,7 +37,7 @@ class Augmentation:
         if torch.rand(()) < self.augment.flip:
             pixels, labels = F.horizontal_flip(pixels), F.horizontal_flip(labels)
         if self.augment.colour:
-            pixels = self.distort(pixels)
+            pixels = _distorted(pixels, self.augment.colour)
         size = torch.tensor(labels.shape)
         right_and_below = [0, 0, self.crop[1] - labels.shape[1], self.crop[0] - labels.shape[0]]
         pixels, labels = F.pad(pixels, right_and_below), F.pad(labels, right_and_below, fill=IGNORED)
@@ -42,8 +45,7 @@ class Augmentation:
 
     def _resized(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """To a random factor of the size, or of that with the wanted short side; labels by nearest neighbours."""
-        low, high = self.augment.scale
-        factor = low + (high - low) * float(torch.rand(()))
+        factor = _between(*self.augment.scale)
         if self.short_side is not None:
             factor *= self.short_side / min(labels.shape)
         size = [max(1, round(factor * length)) for length in labels.shape]
@@ -60,6 +62,33 @@ class Augmentation:
             if _largest_fraction(found) <= self.augment.largest_class:
                 break
         return F.crop(pixels, top, left, height, width), found
+
+
+def _distorted(pixels: Tensor, probability: float) -> Tensor:
+    """Random brightness, contrast, saturation and hue, each with this probability; contrast first or last.
+
+    torchvision's RandomPhotometricDistort would also permute the channels, and a red sign would be blue. Contrast is a
+    factor on the bytes, which torchvision calls brightness.
+    """
+    brightness, contrast, saturation, hue = (torch.rand(4) < probability).tolist()
+    contrast_first = bool(torch.rand(()) < 0.5)
+    factor = _between(*_CONTRAST)
+    if brightness:
+        added = round(_between(-_BRIGHTNESS, _BRIGHTNESS))
+        pixels = (pixels.to(torch.int16) + added).clamp(0, 255).to(torch.uint8)
+    if contrast and contrast_first:
+        pixels = F.adjust_brightness(pixels, factor)
+    if saturation:
+        pixels = F.adjust_saturation(pixels, _between(*_SATURATION))
+    if hue:
+        pixels = F.adjust_hue(pixels, _between(-_HUE, _HUE))
+    if contrast and not contrast_first:
+        pixels = F.adjust_brightness(pixels, factor)
+    return pixels
+
+
+def _between(low: float, high: float) -> float:
+    return low + (high - low) * float(torch.rand(()))
 
 
 def _largest_fraction(labels: Tensor) -> float:
