@@ -121,6 +121,10 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join(f'*{before}' for _ in range(9))}]\n"
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
+MERGED = "a: &a {k: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join(f'*{before}' for _ in range(9))}]}}\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +141,20 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "[" * 100 + "]" * 100, "nested too deeply"),
         ("a: " + "[" * 50_000 + "]" * 50_000, "nested too deeply"),
         (LAUGHS, "more than 10000 values"),
+        (MERGED, r"merge keys \(<<\) are not read"),
+        ("a: {!!merge x: {b: 1}}", r"merge keys \(<<\) are not read"),
+        ("a: 1" + ":1" * 400_000, "a number has more than 4300 characters"),
+        ("a: 1" + ":1" * 400_000 + ".5", "a number has more than 4300 characters"),
+        ("a: !!int {=: '1" + ":1" * 400_000 + "'}", "a number has more than 4300 characters"),
         ("a: &a [*a]", "nested too deeply"),
         ("? [1, 2]\n: 3", "is not YAML|is not text"),
         ("1.5: 3", "is not text"),
         ("x" * 2_000_000, "more than 1000000 bytes"),
         ("\ufffe", "is not YAML"),
     ],
-    ids=range(16),
+    ids=range(21),
 )
+@pytest.mark.timeout(60)
 def test_recipes(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(text)

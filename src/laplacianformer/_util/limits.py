@@ -22,6 +22,7 @@ MOST_MEAN = 1e6  # in absolute value
 # ---- recipes ----
 MOST_RECIPE_BYTES = 1_000_000
 MOST_VALUES = 10_000  # in a recipe, after its aliases are expanded
+MOST_DIGITS = 4_300  # characters of a number, where Python stops by itself
 
 # ---- both ----
 MOST_NESTED = 20  # lists in lists
