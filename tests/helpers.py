@@ -36,6 +36,16 @@ def save_small(path: Path, **metadata: str) -> nn.Module:
     return model
 
 
+SWIN = {"img_size": 32, "depths": [2], "embed_dim": 6, "num_heads": [1]}
+
+
+def save_swin(path: Path) -> None:
+    """A small model with buffers that are not in its file, as many as `img_size` asks for."""
+    model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=len(CLASSES), **SWIN)
+    stated = json.dumps({**SWIN, "num_classes": len(CLASSES)})
+    save_weights(path, model, classes=CLASSES, metadata={"input": json.dumps(INPUT), "model_args": stated})
+
+
 def with_local_weights(monkeypatch: pytest.MonkeyPatch, name: str, path: Path) -> nn.Module:
     """Let timm take its weights of a model from a file, which it loads as what it downloads; the model in the file."""
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import yaml
 
@@ -21,7 +22,7 @@ from laplacianformer.detection._weights import load_detector, save_detector
 from laplacianformer.weights import _description, load_weights, save_weights
 from tests.detection import helpers as detection
 from tests.detection.helpers import open_folder
-from tests.helpers import CLASSES, INPUT, save_small, small_model
+from tests.helpers import CLASSES, INPUT, SWIN, save_small, save_swin, small_model
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -76,16 +77,39 @@ DEEP = "[" * 100_000 + "]" * 100_000
         ({"model_args": f'{{"num_classes": 1{"0" * 400}}}'}, "at most 100000"),
         ({"model_args": '{"two\\nlines": 1e300}'}, r"has two lines = 1e\+300: at most 100000"),
         ({"model_args": '{"a": ' + str([0] * 2000) + "}"}, "more than 1000 values"),
+        ({"model_args": '{"num_classes": 7, "img_size": 8193}'}, "img_size = 8193: at most 8192"),
         ({"model_args": '{"num_classes": 7, "num_heads": []}'}, "can't be built"),
         ({"model_args": '{"num_classes": 7, "depths": 3}'}, "can't be built"),
         ({"architecture": "x" * 100_000}, "which this version of the package doesn't know"),
     ],
-    ids=range(21),
+    ids=range(22),
 )
 def test_weights_files(path: Path, changes: dict[str, str], message: str) -> None:
     save_small(path)
     rewrite(path, **changes)
     refused(path, message)
+
+
+def test_buffers_that_are_not_in_the_file_are_counted(path: Path) -> None:
+    """Masks of shifted windows, 0.8 GB for one layer, which a file of 20 kB asks for."""
+    save_swin(path)
+    assert load_weights(path).input["size"] == (3, 32, 32)
+    rewrite(path, model_args=json.dumps({**SWIN, "num_classes": len(CLASSES), "img_size": 8192}))
+    refused(path, "206128251 numbers in its buffers: at most 100000000")
+
+
+def test_what_can_not_be_built_twice_is_refused_in_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the model on the meta device there may be no memory for the model itself."""
+    save_small(path)
+    create = timm.create_model
+
+    def full(name: str, **arguments: Any) -> Any:
+        if torch.get_default_device().type != "meta":
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return create(name, **arguments)
+
+    monkeypatch.setattr(timm, "create_model", full)
+    refused(path, "that can't be built with .* can't allocate memory")
 
 
 def test_a_detector_is_checked_like_a_classifier(path: Path) -> None:
@@ -121,6 +145,10 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join(f'*{before}' for _ in range(9))}]\n"
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
+MERGED = "a: &a {k: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join(f'*{before}' for _ in range(9))}]}}\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +165,20 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "[" * 100 + "]" * 100, "nested too deeply"),
         ("a: " + "[" * 50_000 + "]" * 50_000, "nested too deeply"),
         (LAUGHS, "more than 10000 values"),
+        (MERGED, r"merge keys \(<<\) are not read"),
+        ("a: {!!merge x: {b: 1}}", r"merge keys \(<<\) are not read"),
+        ("a: 1" + ":1" * 400_000, "a number has more than 4300 characters"),
+        ("a: 1" + ":1" * 400_000 + ".5", "a number has more than 4300 characters"),
+        ("a: !!int {=: '1" + ":1" * 400_000 + "'}", "a number has more than 4300 characters"),
         ("a: &a [*a]", "nested too deeply"),
         ("? [1, 2]\n: 3", "is not YAML|is not text"),
         ("1.5: 3", "is not text"),
         ("x" * 2_000_000, "more than 1000000 bytes"),
         ("\ufffe", "is not YAML"),
     ],
-    ids=range(16),
+    ids=range(21),
 )
+@pytest.mark.timeout(60)
 def test_recipes(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(text)

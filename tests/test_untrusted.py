@@ -15,7 +15,7 @@ from laplacianformer.convert._teacher import load_teacher, read_classes
 from laplacianformer.detection._evaluation import open_data
 from laplacianformer.detection._weights import load_detector, save_detector
 from laplacianformer.model._conversion import conversion_of
-from laplacianformer.segmentation import load_segmenter, save_segmenter
+from laplacianformer.segmentation import load_segmenter, read_labels, save_segmenter
 from laplacianformer.segmentation._evaluation import open_data as open_labelled
 from laplacianformer.sequences import SequenceEncoder, Wanted, load_encoder, open_sequences, save_encoder
 from laplacianformer.weights import load_weights
@@ -24,7 +24,7 @@ from tests.detection import helpers as detection
 from tests.detection.helpers import open_folder
 from tests.helpers import INPUT, save_small
 from tests.segmentation import helpers as segmentation
-from tests.test_limits import refused
+from tests.test_limits import MERGED, refused
 
 
 @pytest.fixture
@@ -84,6 +84,7 @@ def test_a_sparse_file_of_100_gb_is_not_read(path: Path, load: Any, holds: str) 
     [
         ("null", "expected keys and values, got None"),
         ("data: {workers: bad}", "section data: workers: input should be a valid integer"),
+        (MERGED, "merge keys"),
         ("run: {seed: x}", "section run: seed: input should be a valid integer"),
     ],
 )
@@ -95,7 +96,7 @@ def test_a_recipe_in_a_detector_is_not_trusted(path: Path, recipe: str, message:
 
 
 @pytest.mark.parametrize(
-    "recipe", ["null", "data: [1]", "data: {workers: bad}", "data: {reader: [1]}", "run: {seed: x}"]
+    "recipe", ["null", "data: [1]", "data: {workers: bad}", "data: {reader: [1]}", "run: {seed: x}", MERGED]
 )
 def test_a_recipe_in_a_segmenter_is_not_trusted(path: Path, recipe: str) -> None:
     save_segmenter(path, segmentation.small(), labels=segmentation.CLASSES, metadata={"recipe": recipe})
@@ -116,6 +117,15 @@ def test_an_input_that_a_model_of_one_size_cannot_take_is_refused(path: Path) ->
     path.write_bytes(struct.pack("<Q", len(text)) + text + tensors)
     with pytest.raises(InputError, match="states an input of 16 x 32 pixels, and its model takes 32 x 32 alone"):
         load_weights(path)
+
+
+@pytest.mark.timeout(60)
+def test_merge_keys_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
+    (tmp_path / "labels.yaml").write_text(MERGED)
+    with pytest.raises(InputError, match=r"labels.yaml is not YAML: merge keys"):
+        read_labels(tmp_path / "labels.yaml")
+    with pytest.raises(InputError, match="merge keys"):
+        load_recipe("digits", ["model.args={a: &a {b: 1}, c: {<<: [*a, *a]}}"])
 
 
 def test_a_conversion_names_each_layer_once_and_not_too_many() -> None:

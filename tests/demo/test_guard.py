@@ -76,9 +76,57 @@ def test_no_address_is_fetched(client, running):  # noqa: F811
         assert client.post(path, json=sent).status_code == 403, sent
     for path in (f"file={ADDRESS}", "file=https://example.invalid/", f"proxy={ADDRESS}"):
         assert client.get(path).status_code == 403, path
+    for path in (f"file/{ADDRESS}", "file/https:%2F%2Fexample.invalid%2Fx.png", "file/HTTPS://example.invalid/"):
+        for method in ("GET", "HEAD", "POST"):
+            assert client.request(method, path).status_code == 403, (method, path)
     assert client.post("call/open", json={"data": [own]}).status_code == 200, "a file of the page itself has an address"
     new = [line for line in running.report()[len(before) :] if line.startswith("socket.")]
     assert not new
+
+
+def status(method, path, query=b""):
+    """What the guard answers to a request without a body; 200 where it lets it pass."""
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def request():
+        sent = []
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "method": method, "path": path, "query_string": query, "headers": headers}
+
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        await guard.Guard(app, Path("nowhere"), 100)(scope, receive, send)
+        return sent[0]["status"]
+
+    return asyncio.run(request())
+
+
+IN_PATHS = [
+    *("file={}", "file/{}", "file/x/{}", "proxy={}", "file= {}", "file=x={}", "upload/{}", "{}", "../{}", "file/x{}"),
+]
+ADDRESSES = [
+    *("http://192.0.2.1/", "HTTPS://x.invalid", "hTTp:x", "http%3A//x", "%68ttps://x", "%2568ttp%253a//x"),
+    *("%252525252568ttp://x", "%2525252525252525252568ttp://x"),
+]
+
+
+@pytest.mark.parametrize("path", IN_PATHS)
+def test_an_address_in_a_path_or_a_query_is_refused_for_every_method(path):
+    for address in ADDRESSES:
+        for method in ("GET", "HEAD", "POST", "OPTIONS"):
+            assert status(method, "/gradio_api/" + path.format(address)) == 403, (method, address)
+        assert status("GET", "/gradio_api/deep_link", path.format(address).encode()) == 403
+
+
+def test_paths_of_the_page_are_not_refused():
+    for path in ("/", "/config", "/gradio_api/file=/tmp/100% of it/a.png", "/assets/https-1.js", "/static/ü%25.png"):
+        assert status("GET", path, b"v=%2Fhttp%20x") == 200
 
 
 # ---- sizes ----

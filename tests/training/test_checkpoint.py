@@ -20,6 +20,7 @@ from laplacianformer.classification import _task as classification
 from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint
 
+from ..test_limits import MERGED
 from . import helpers
 
 
@@ -240,6 +241,7 @@ FORMS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "endless seconds": change("seconds", to=[float("inf"), 0.0]),
     "a recipe that is no YAML": change("recipe", to="{["),
     "a recipe of lists": change("recipe", to="model: [1]"),
+    "a recipe that grows when it is read": change("recipe", to=MERGED),
     "another recipe": change("recipe", to="model: {name: other}"),
     "classes that are numbers": change("classes", to=[1, 2, 3]),
     "other classes": change("classes", to=["a", "b"]),

@@ -13,15 +13,17 @@ MOST_PARAMETERS = 4_000_000_000  # numbers in all tensors of a file
 MOST_TENSORS = 100_000
 MOST_JSON = 8_000_000  # characters of one entry of the metadata
 MOST_ARGUMENTS = 1_000  # values in the arguments of a model
-LARGEST_ARGUMENT = 100_000  # any number among them: widths, classes, image sizes
+LARGEST_ARGUMENT = 100_000  # any number among them: widths, classes
 DEEPEST = 1_000  # those that say how often something is repeated: depths, layers, iterations
-MOST_SIDE = 8_192  # pixels of a side of the input, also before it is cropped
+MOST_SIDE = 8_192  # pixels of a side of the input, also before it is cropped; arguments that say a size
+MOST_BUFFERED = 100_000_000  # numbers in the buffers of a model, which a file may not hold and its arguments ask for
 STD_RANGE = (1e-6, 1e6)  # of each channel
 MOST_MEAN = 1e6  # in absolute value
 
 # ---- recipes ----
 MOST_RECIPE_BYTES = 1_000_000
 MOST_VALUES = 10_000  # in a recipe, after its aliases are expanded
+MOST_DIGITS = 4_300  # characters of a number, where Python stops by itself
 
 # ---- both ----
 MOST_NESTED = 20  # lists in lists
@@ -78,7 +80,8 @@ def check_arguments(arguments: Any, what: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         repeated = any(word in str(key).lower() for key in keys for word in _REPEATED)
-        most = DEEPEST if repeated else LARGEST_ARGUMENT
+        sized = any("size" in str(key).lower() for key in keys)
+        most = DEEPEST if repeated else MOST_SIDE if sized else LARGEST_ARGUMENT
         if not -most <= value <= most:  # NaN neither
             name = one_line(".".join(map(str, keys)))
             raise InputError(f"{what} has {name} = {shown(value)}: at most {most} is possible")

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,20 @@ def _same_kind(given: Tensor, expected: Tensor) -> bool:
     """Whether both hold real floating-point numbers of any width, or else numbers of one type."""
     floating = given.is_floating_point(), expected.is_floating_point()
     return given.dtype == expected.dtype if not all(floating) else True
+
+
+def expected_tensors(build: Callable[[], nn.Module], what: str) -> dict[str, Tensor]:
+    """The tensors of a model on the meta device, before there is memory for what a file may only claim.
+
+    Buffers that are not in files, such as tables of positions, are counted, too; `what` is said to have too many.
+    """
+    with torch.device("meta"):
+        model = build()
+    count = sum(buffer.numel() for buffer in model.buffers())
+    if count > limits.MOST_BUFFERED:
+        raise InputError(f"{what} has {count} numbers in its buffers: at most {limits.MOST_BUFFERED} are possible")
+    tensors: dict[str, Tensor] = model.state_dict()
+    return tensors
 
 
 def check_tensors(path: Path, architecture: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:

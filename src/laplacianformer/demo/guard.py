@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -21,6 +22,8 @@ MOST_MESSAGE_BYTES = 2**20  # of a request that is not an upload
 MOST_FORM_BYTES = 2**16  # of an upload, beside its file
 NAMES = ("127.0.0.1", "localhost")  # with any port: that of a tunnel is another one
 _ADDRESS = re.compile(r"\s*https?:", re.IGNORECASE)
+_ADDRESS_IN_PATH = re.compile(rb"https?:", re.IGNORECASE)  # anywhere: no path of the page itself has one
+_MOST_ENCODED = 5  # times that an address in a path is percent-encoded; the page itself does it once
 _HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
@@ -59,7 +62,7 @@ class Guard:
         headers = Headers(scope=scope)
         if _is_foreign(scope["method"], headers):
             await PlainTextResponse("This page takes no requests of other sites.", 403)(scope, receive, send)
-        elif any(_ADDRESS.match(part) for part in scope["path"].split("=")[1:]):
+        elif any(_leads_elsewhere(part) for part in (scope["path"].encode(), scope["query_string"])):
             await PlainTextResponse("This page fetches nothing.", 403)(scope, receive, send)
         elif scope["path"].rstrip("/").endswith("/upload"):
             await self._upload(scope, receive, _with_headers(send))
@@ -119,6 +122,17 @@ def _is_foreign(method: str, headers: Headers) -> bool:
         return True
     followed = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
     return site in ("cross-site", "same-site") and not (followed and headers.get("sec-fetch-dest") == "document")
+
+
+def _leads_elsewhere(part: bytes) -> bool:
+    """Whether a path or a query has an address in it, which gradio would fetch; however often it is encoded."""
+    for _ in range(_MOST_ENCODED):
+        if _ADDRESS_IN_PATH.search(part):
+            return True
+        encoded, part = part, unquote_to_bytes(part)
+        if part == encoded:
+            return False
+    return True
 
 
 def _names_address(body: bytes, own: str) -> bool:

@@ -17,6 +17,7 @@ from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import (
     check_tensors,
+    expected_tensors,
     json_entry,
     load_described,
     read_header,
@@ -91,8 +92,7 @@ def load_encoder(path: Path | str) -> EncoderWeights:
     header, metadata = read_header(path)
     arguments, classes = _checked(path, metadata)
     try:
-        with torch.device("meta"):  # before there is memory for what the file may only claim
-            expected = SequenceEncoder(**arguments).state_dict()
+        expected = expected_tensors(lambda: SequenceEncoder(**arguments), f"the {_NAME} of {path}")
         check_tensors(path, _NAME, expected, header)
         model = SequenceEncoder(**arguments)
     except InputError:

@@ -92,7 +92,7 @@ def as_yaml(recipe: Any, *, with_paths: bool = True) -> str:
 def with_defaults(text: str, kind: type) -> str:
     """A recipe that an earlier version wrote, with the defaults of keys that it did not have."""
     try:
-        return as_yaml(TypeAdapter(kind).validate_python(yaml.safe_load(text)))
+        return as_yaml(TypeAdapter(kind).validate_python(parse_yaml(text, "the recipe of the checkpoint")))
     except ValidationError:  # it had keys that there are no more: those will be the difference
         return text
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 from torch import nn
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.tensor_files import check_tensors, json_entry, load_described, read_header
+from laplacianformer._util.tensor_files import check_tensors, expected_tensors, json_entry, load_described, read_header
 from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task, task_name, with_defaults_of_file
 
 Builders = Mapping[str, Callable[..., Any]]
@@ -86,8 +85,7 @@ def load_built(path: Path, built: Built, architecture: str) -> nn.Module:
     """The model of a file, in float32 and evaluation mode. Nothing is downloaded."""
     header, _ = read_header(path)
     try:
-        with torch.device("meta"):  # before there is memory for what the file may only claim
-            expected = built.build(**built.arguments).state_dict()
+        expected = expected_tensors(lambda: built.build(**built.arguments), f"the {architecture} of {path}")
         check_tensors(path, architecture, expected, header)
         model: nn.Module = built.build(**built.arguments)
     except InputError:

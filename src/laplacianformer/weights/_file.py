@@ -7,7 +7,8 @@ that it was (JSON); and whatever the writer adds, such as recipe, metrics, commi
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import (
     check_tensors,
+    expected_tensors,
     json_entry,
     load_described,
     read_header,
@@ -110,7 +112,8 @@ def load_weights(path: Path | str, *, model_args: Mapping[str, Any] | None = Non
     if model_args:
         arguments = {**arguments, **model_args}
         metadata = {**metadata, "model_args": json.dumps(arguments)}
-    model = _created(path, metadata, arguments)
+    with _asking(path, metadata, arguments):
+        model = _created(path, metadata, arguments)
     _check_fixed_size(path, model, model_input["size"])
     load_described(model, path, metadata["architecture"])
     return Weights(model.eval(), classes, model_input, metadata, path)
@@ -242,15 +245,21 @@ def _check_fixed_size(path: Path, model: nn.Module, size: Sequence[int]) -> None
 
 def _expected_tensors(path: Path, metadata: Mapping[str, str], arguments: dict[str, Any]) -> dict[str, Tensor]:
     """Names and shapes of the model's tensors, without memory for them."""
-    architecture = metadata["architecture"]
+    what = f"the {metadata['architecture']} of {path}"
+    with _asking(path, metadata, arguments):
+        return expected_tensors(lambda: _created(path, metadata, arguments), what)
+
+
+@contextmanager
+def _asking(path: Path, metadata: Mapping[str, str], arguments: dict[str, Any]) -> Iterator[None]:
+    """A block that builds what a file asks for."""
     try:
-        with torch.device("meta"):
-            return _created(path, metadata, arguments).state_dict()
+        yield
     except InputError:
         raise
     except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
         raise InputError(
-            f"{path} asks for a {architecture} that can't be built with {limits.shown(arguments)}: "
+            f"{path} asks for a {metadata['architecture']} that can't be built with {limits.shown(arguments)}: "
             f"{limits.reason(error)}"
         ) from None
 
