@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from laplacianformer._util.files import replacing
-from laplacianformer.experiments import EXPERIMENTS
+from laplacianformer.experiments.frame import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"

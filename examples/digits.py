@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from laplacianformer import InputError, cli, plots
-from laplacianformer.classification._evaluation import open_batches
-from laplacianformer.classification._pictures import draw_confusion, draw_predictions
+from laplacianformer.classification import draw_confusion, draw_predictions, open_batches
 from laplacianformer.inspect import token_attention
 from laplacianformer.weights import Weights, load_weights
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
 PACKAGE = SRC / "laplacianformer"
@@ -25,6 +27,11 @@ class Offence:
 def listed(offences: Iterable[Offence]) -> str:
     """One line per offence; the empty string where there is none."""
     return "\n".join(str(offence) for offence in sorted(set(offences)))
+
+
+def fail_on(offences: list[Offence]) -> None:
+    if offences:
+        pytest.fail(f"{len(set(offences))} offences\n{listed(offences)}", pytrace=False)
 
 
 def files(*folders: str, suffixes: tuple[str, ...]) -> list[Path]:

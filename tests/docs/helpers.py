@@ -12,7 +12,8 @@ from laplacianformer import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ELSEWHERE = ("CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md", "results/README.md")
+PAGES = [README, *(ROOT / page for page in ELSEWHERE), *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"bash", "python", "text", "bibtex", "yaml"}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laplacianformer.experiments import EXPERIMENTS, find
+from laplacianformer.experiments.frame import EXPERIMENTS, find
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "reproduction.py"

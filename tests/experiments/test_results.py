@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laplacianformer.experiments import EXPERIMENTS
+from laplacianformer.experiments.frame import EXPERIMENTS
 from laplacianformer.experiments.rows import read_rows
 
 ROOT = Path(__file__).parents[2]

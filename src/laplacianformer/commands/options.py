@@ -20,8 +20,8 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         "--weights",
         type=Path,
         metavar="FILE",
-        help="weights of a classifier, for export and demo also of a segmenter (.safetensors; default: those in the "
-        "package, trained on CIFAR-10)",
+        help="weights of a classifier; export also takes those of a segmenter or a detector, demo of a segmenter, "
+        "predict of a sequence encoder (.safetensors; default: those in the package, trained on CIFAR-10)",
     )
 
 

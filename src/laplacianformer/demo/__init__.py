@@ -1,3 +1,3 @@
-"""The local web page of a classifier, `laplacianformer demo`: see `laplacianformer.demo.server`."""
+"""The local web page of a classifier or a segmenter, `laplacianformer demo`: see `laplacianformer.demo.server`."""
 
 __all__: list[str] = []

@@ -1,5 +1,4 @@
-"""The figures and tables of the paper, each as a command: `laplacianformer reproduce NAME`."""
+"""The figures and tables of the paper, each as a command, `laplacianformer reproduce NAME`: programs, no interface. See
+`laplacianformer.experiments.frame`."""
 
-from laplacianformer.experiments.frame import EXPERIMENTS, Experiment, Outcome, Reproduced, Settings, find, reproduce
-
-__all__ = ["EXPERIMENTS", "Experiment", "Outcome", "Reproduced", "Settings", "find", "reproduce"]
+__all__: list[str] = []

@@ -8,6 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from laplacianformer.ops._tracing import packet_of
+
 SIZES = ("nano", "tiny", "small", "medium", "large", "huge")
 # Millions of parameters and GFLOPs (multiply-adds) at 224 pixels, as reported by the paper.
 REPORTED = {
@@ -65,7 +67,7 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        packet, ours = func._overloadpacket, torch.ops.laplacianformer
+        packet, ours = packet_of(func), torch.ops.laplacianformer
         if packet not in flop_registry:
             return out
         flops = flop_registry[packet](*args, **(kwargs or {}), out_val=out)

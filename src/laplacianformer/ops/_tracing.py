@@ -1,7 +1,7 @@
 """Whether calls are just run, or traced, transformed or observed: the one module that knows.
 
 All of torch's private names that the attention needs are here, each behind a function that says what it answers; the
-three other modules that need one are listed in tests/test_house.py.
+other modules that need one are listed in tests/test_house.py.
 """
 
 from collections.abc import Sequence
@@ -97,6 +97,11 @@ def is_bare(*modules: nn.Module) -> bool:
         or "forward" in module.__dict__
         for module in modules
     )
+
+
+def packet_of(function: Any) -> Any:
+    """The op, as torch.ops has it, of what a dispatch mode is called with: one of the op's overloads."""
+    return function._overloadpacket
 
 
 def is_autocast_possible() -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops._cpu_extension import level
-from laplacianformer.ops._precision import without_autocast
+from laplacianformer.ops._gradients import gradients_by
 from laplacianformer.ops._tracing import is_unobserved, needs_gradient
 from laplacianformer.ops.laplacian_attention import reference
 from laplacianformer.ops.laplacian_attention.reference import Gain
@@ -101,16 +101,11 @@ def _gradients_by_ops(
     inputs: list[Tensor | None], grad: Tensor, gain: Gain, settings: Settings, backend: str | None
 ) -> list[Tensor | None]:
     """The gradients of queries, keys, values and gain by the composition, which everyone can observe."""
-    create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), without_autocast(grad.device):
-        # Views, each with a gradient of its own: queries and keys may be one tensor.
-        inputs = [None if t is None else t.view_as(t) for t in inputs]
-        *tokens, learned = inputs
-        q, k, v = (t for t in tokens if t is not None)
-        out, _ = reference.attention(q, k, v, gain if learned is None else learned, "batch", settings, backend)
-        wanted = [t for t in inputs if t is not None and t.requires_grad]
-        grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=create_graph))
-    return [next(grads) if t is not None and t.requires_grad else None for t in inputs]
+
+    def composition(q: Tensor, k: Tensor, v: Tensor, learned: Tensor | None) -> Tensor:
+        return reference.attention(q, k, v, gain if learned is None else learned, "batch", settings, backend)[0]
+
+    return gradients_by(composition, inputs, grad)
 
 
 def _rotations(settings: Settings) -> list[Tensor]:
