@@ -5,6 +5,7 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _without_outer(path: Path, folders: list[str]) -> list[str]:
     The last of them has the name of the tar or of a split. Another folder that all are in may be the only class.
     """
     parts = [folder.split("/") for folder in folders]
-    shared = os.path.commonprefix(parts)
+    shared = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))]
     names = {*_SPLITS, path.name.partition(".")[0]}
     outer = max((level for level, name in enumerate(shared, 1) if name in names), default=0)
     if shared and not outer and min(map(len, parts)) > 1:
