@@ -55,6 +55,31 @@ def test_the_class_is_the_first_level_in_a_tar_below_folders_that_all_share(tmp_
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        (["cat", "cat/2023"], {"cat": 2}),
+        (["train/cat"], {"cat": 1}),
+        (["train/cat/2023", "train/cat/2024"], {"cat": 2}),
+        (["some/train/cat/2023"], {"cat": 1}),
+        (["cat/2023", "cat/2024"], None),
+        (["cat/2023"], None),
+    ],
+)
+def test_a_tar_with_one_class(tmp_path: Path, folders: list[str], expected: dict[str, int] | None) -> None:
+    for number, name in enumerate(folders):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "data" / name / f"{number}.png")
+    with tarfile.open(tmp_path / "train.tar", "w") as tar:
+        tar.add(tmp_path / "data", ".")
+    if expected is None:
+        with pytest.raises(InputError, match=r"subfolders of cat, .* the only one: expected CLASS/image .*train/CLASS"):
+            open_images(Source("folder", str(tmp_path), "train"))
+    else:
+        assert labels(open_images(Source("folder", str(tmp_path), "train"))) == expected
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_tar_inside_a_tar_is_a_class(tmp_path: Path) -> None:
     image_folder(tmp_path / "data")
     with tarfile.open(tmp_path / "train.tar", "w") as outer:
@@ -91,7 +116,7 @@ def test_each_real_file_counts_once(tmp_path: Path, reader: str, caplog: pytest.
     names = [Path(opened.name(index)) for index in range(len(opened))]
     assert len([name for name in names if name.name != "circle.png"]) == 30
     assert not any(name.is_symlink() or name.parent.is_symlink() for name in names if name.name != "circle.png")
-    assert [line for line in caplog.messages if "left out 4 symbolic links" in line and "(the first: " in line]
+    assert [line for line in caplog.messages if "left out 4 symbolic links" in line]
 
 
 def test_a_folder_of_links_to_images_elsewhere_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -125,6 +150,25 @@ def test_predict_finds_each_real_file_once(tmp_path: Path, caplog: pytest.LogCap
     assert len(list(images.find([str(train / "class0" / "0.png")] * 2))) == 2, "what is named twice is read twice"
 
 
+@pytest.mark.parametrize("reader", ["folder", "torch/image_folder"])
+def test_a_link_to_itself_is_named(tmp_path: Path, reader: str, caplog: pytest.LogCaptureFixture) -> None:
+    train = image_folder(tmp_path) / "train"
+    for name in ("loop", "class1/loop"):
+        (train / name).symlink_to(train / name)
+    assert labels(open_images(Source(reader, str(tmp_path), "train"))) == {"class0": 8, "class1": 8, "class2": 8}
+    named = f"{train / 'class1' / 'loop'}, {train / 'loop'}"
+    assert caplog.messages == [f"{train}: left out 2 symbolic links that lead to themselves: {named}"]
+
+
+def test_up_to_five_paths_that_were_left_out_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train = image_folder(tmp_path) / "train"
+    for number in range(7):
+        (train / "class0" / f"{number}-again").symlink_to(train)
+    open_images(Source("folder", str(tmp_path), "train"))
+    named = ", ".join(str(train / "class0" / f"{number}-again") for number in range(5))
+    assert caplog.messages[0].endswith(f"listed anyway: {named} and 2 more")
+
+
 # ---- what is no file ----
 
 
@@ -148,7 +192,7 @@ def test_pipes_devices_and_sockets_are_left_out_and_counted(tmp_path: Path, read
     with_special_files(image_folder(tmp_path) / "train" / "class1")
     opened = open_images(Source(reader, str(tmp_path), "train"))
     assert labels(opened) == {"class0": 8, "class1": 8, "class2": 8}
-    assert [line for line in caplog.messages if "left out 3 named pipes, devices or sockets (the first: " in line]
+    assert [line for line in caplog.messages if "left out 3 named pipes, devices or sockets: " in line]
     with caplog.at_level(logging.WARNING):
         assert len(list(images.find([str(tmp_path / "train")]))) == 24
 

@@ -63,6 +63,42 @@ def test_what_is_no_abandoned_folder_stays(temporary):
     assert (temporary / "elsewhere" / "file").exists()
 
 
+TWICE = """
+import os, shutil, signal, sys, threading
+from laplacianformer.commands import demo
+from laplacianformer.demo.folders import own_folder
+
+def removing(*arguments, remove=shutil.rmtree, **options):
+    os.kill(os.getpid(), second)
+    threading.Event().wait(0.1)
+    remove(*arguments, **options)
+
+shutil.rmtree = removing
+for names in sys.argv[1:]:
+    first, second = (signal.Signals[f"SIG{name}"] for name in names.split())
+    for number in demo._signals():
+        signal.signal(number, signal.SIG_DFL)
+    demo._end_as_by_interrupt()
+    try:
+        with own_folder():
+            os.kill(os.getpid(), first)
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        print(names, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_signal_leaves_no_folder(temporary):
+    source = str(Path(__file__).parents[2] / "src")
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": source}
+    pairs = ["HUP HUP", "TERM INT", "INT TERM", "HUP INT"]
+    command = [sys.executable, "-c", TWICE, *pairs]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == pairs, done.stderr
+    assert not list(temporary.iterdir())
+
+
 @pytest.mark.slow
 def test_nothing_is_left_when_the_terminal_is_closed(tmp_path):
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'laplacianformer[page]'")

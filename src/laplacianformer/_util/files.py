@@ -135,13 +135,13 @@ class UnusedPaths:
     """Paths in a folder for files that may have the same name, none of them one of the `protected` paths."""
 
     def __init__(self, folder: Path, protected: Iterable[Path]) -> None:
-        self.folder, self.used = folder, {path.resolve() for path in protected}
+        self.folder, self.used = folder, set(map(os.path.realpath, protected))
 
     def next(self, stem: str, suffix: str) -> Path:
         """folder/stem.suffix, or stem-2, stem-3, ..."""
         path, number = self.folder / f"{stem}{suffix}", 1
-        while path.resolve() in self.used:
+        while os.path.realpath(path) in self.used:
             number += 1
             path = self.folder / f"{stem}-{number}{suffix}"
-        self.used.add(path.resolve())
+        self.used.add(os.path.realpath(path))
         return path

@@ -83,7 +83,18 @@ def _end_as_by_interrupt() -> None:
 
     The folder is removed then, too. What was told to ignore them, with nohup for example, still does.
     """
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    for number in _signals():
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Raise once: a terminal that is closed sends its signal more than once, and the second would end the clean-up."""
+    for each in _signals():
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _signals() -> list[signal.Signals]:
+    """Those that end the page. Windows has no SIGHUP."""
+    return [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]

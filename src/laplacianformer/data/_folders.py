@@ -5,6 +5,7 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from laplacianformer.data._walk import list_files
 
 logger = logging.getLogger(__name__)
 
+_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test")
 _MOST_NAMED = 20  # classes whose numbers of images the log names
 
 
@@ -82,7 +84,7 @@ def _open_tar(path: Path) -> Images:
     # timm takes the innermost folder for the class.
     inside = [_folder_in_tar(*sample) for sample in reader.samples]
     names = [sample[0].name for sample in reader.samples]
-    targets, classes = by_class(path, names, _without_shared(inside))
+    targets, classes = by_class(path, names, _without_outer(path, inside))
     reader.targets = np.array(targets)
     return ReaderImages(reader, classes)
 
@@ -94,14 +96,21 @@ def _folder_in_tar(image: tarfile.TarInfo, _: str | None, inner: tarfile.TarInfo
     return "" if folder == "." else folder
 
 
-def _without_shared(folders: list[str]) -> list[str]:
-    """Without the outer folders that all images of a tar are in: train/ in train/CLASS/image."""
+def _without_outer(path: Path, folders: list[str]) -> list[str]:
+    """Without the outer folders that all images of a tar are in: train/ in train/CLASS/image.
+
+    The last of them has the name of the tar or of a split. Another folder that all are in may be the only class.
+    """
     parts = [folder.split("/") for folder in folders]
-    shortest = min(len(each) for each in parts)
-    shared = 0
-    while shared < shortest - 1 and len({each[shared] for each in parts}) == 1:
-        shared += 1
-    return ["/".join(each[shared:]) for each in parts]
+    shared = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))]
+    names = {*_SPLITS, path.name.partition(".")[0]}
+    outer = max((level for level, name in enumerate(shared, 1) if name in names), default=0)
+    if shared and not outer and min(map(len, parts)) > 1:
+        raise InputError(
+            f"{path} has all its images in subfolders of {shared[0]}, which may be around the classes or the only one: "
+            f"expected CLASS/image for several classes, or {path.name.partition('.')[0]}/CLASS/image"
+        )
+    return ["/".join(each[outer:]) for each in parts]
 
 
 def by_class(
@@ -132,7 +141,8 @@ def by_class(
 
 def check_used(path: Path, classes: Collection[str], kind: str) -> None:
     """Raise if a folder has no files of its own. A link to a folder around it is no class, and was left out."""
+    real = Path(os.path.realpath(path))  # Path.resolve raises where a link leads to itself
     for entry in sorted(path.iterdir()):
-        around = entry.is_symlink() and path.resolve().is_relative_to(entry.resolve())
+        around = entry.is_symlink() and real.is_relative_to(os.path.realpath(entry))
         if entry.is_dir() and not around and entry.name not in classes:
             raise InputError(f"{entry} has no {kind} of its own: every class needs at least one")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+_MOST_NAMED = 5  # paths that were left out, in one line of the log
+
 
 @dataclass
 class Listing:
@@ -20,17 +22,21 @@ class Listing:
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # folders, and why
     linked: list[str] = field(default_factory=list)  # links to what is listed anyway, or to a folder around the link
     special: list[str] = field(default_factory=list)  # named pipes, devices and sockets
+    loops: list[str] = field(default_factory=list)  # links that lead to themselves
 
     def warn(self, folder: Path | str) -> None:
         """Say in the log, in one line each, what was left out."""
         warn_left_out(folder, self.linked, "symbolic links to files or folders that are listed anyway")
         warn_left_out(folder, self.special, "named pipes, devices or sockets")
+        warn_left_out(folder, self.loops, "symbolic links that lead to themselves")
 
 
 def warn_left_out(where: Path | str, paths: Sequence[str], what: str) -> None:
-    """One line in the log that counts these paths, if there are any."""
+    """One line in the log that counts these paths, if there are any, and names up to five."""
     if paths:
-        logger.warning("%s: left out %d %s (the first: %s)", where, len(paths), what, paths[0])
+        named = sorted(paths)[:_MOST_NAMED]
+        more = f" and {len(paths) - len(named)} more" if len(paths) > len(named) else ""
+        logger.warning("%s: left out %d %s: %s%s", where, len(paths), what, ", ".join(named), more)
 
 
 def list_files(folder: Path | str, suffixes: Collection[str], *, hidden: bool) -> Listing:
@@ -116,7 +122,8 @@ class _Walk:
             else:
                 self._add_folder(link, real)
         elif not self._wanted(link):
-            return
+            if os.path.islink(real):
+                self.listing.loops.append(link)
         elif os.path.isfile(link) or not os.path.exists(link):  # one that leads nowhere is an image that can't be read
             self._add_file(link, real)
         else:

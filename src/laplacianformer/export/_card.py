@@ -55,7 +55,7 @@ def write_folder(loaded: Weights, folder: Path) -> None:
                 safe_serialization=True,
             )
             (partial / "README.md").write_text(
-                card(loaded, folder.resolve().name), encoding="utf-8", errors="backslashreplace"
+                card(loaded, Path(os.path.realpath(folder)).name), encoding="utf-8", errors="backslashreplace"
             )
             os.replace(partial, folder)
         except BaseException:
