@@ -10,7 +10,7 @@ from PIL import Image
 from laplacianformer._util.errors import InputError
 from laplacianformer.data._order import Order
 from laplacianformer.sequences import Wanted, open_sequences, train
-from laplacianformer.sequences._batches import SequenceBatch, SequenceTraining, held_out_batches, pad
+from laplacianformer.sequences._batches import SequenceBatch, held_out_batches, pad, training_batches
 from tests.sequences import helpers
 from tests.training.helpers import image_folder
 
@@ -45,7 +45,7 @@ def test_more_samples_begin_with_the_same() -> None:
 
 
 def batches(wanted: Wanted, workers: int) -> list[SequenceBatch]:
-    training = SequenceTraining(open_sequences(wanted), Order(len(open_sequences(wanted)), 3, 5), workers)
+    training = training_batches(open_sequences(wanted), Order(len(open_sequences(wanted)), 3, 5), workers)
     return [*training.epoch(1, 1), *training.epoch(2)]
 
 
@@ -162,7 +162,7 @@ def test_what_can_not_be_read_does_not_count_and_is_named(tmp_path: Path) -> Non
     assert sum(int((batch.targets >= 0).sum()) for batch in found) == 11
     assert [str(broken) in line for batch in found for line in batch.corrupt] == [True]
     (root / "train" / "class0" / "0.png").write_bytes(b"no image")
-    training = SequenceTraining(open_sequences(Wanted("image", "train", 256, str(root))), Order(24, 24, 0), 0)
+    training = training_batches(open_sequences(Wanted("image", "train", 256, str(root))), Order(24, 24, 0), 0)
     (batch,) = training.epoch(0)
     assert len(batch.corrupt) == 1
     assert batch.tokens.shape == (24, 256)

@@ -18,7 +18,7 @@ from laplacianformer.data._order import Order
 from laplacianformer.data._passes import PassTraining
 from laplacianformer.data._shards import Shards, Stream
 from laplacianformer.data._sources import Once, Source, in_this_process, open_images
-from laplacianformer.data._stream import StreamTraining
+from laplacianformer.data._stream import stream_training
 
 
 class _TrainingBatches(Protocol):
@@ -93,7 +93,7 @@ def _training(recipe: Recipe, images: Images | Stream, rank: int, world: int) ->
         counted = order(_checked_stream(images, data, world))
         transform = training_transform(data, augment)
         return PassTraining(images, counted, transform, data.size, data.workers, title=data.reader)
-    return StreamTraining(images, order(len(images)), training_transform(data, augment), data.size, data.workers)
+    return stream_training(images, order(len(images)), training_transform(data, augment), data.size, data.workers)
 
 
 def _held_out(recipe: Recipe, images: Images | Stream, rank: int, world: int) -> tuple[Iterable[Batch], int | None]:

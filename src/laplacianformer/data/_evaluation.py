@@ -1,7 +1,7 @@
 """Batches for evaluation, in training and in `laplacianformer eval`: each image once, with the same transform."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Generic
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -10,6 +10,8 @@ from laplacianformer.data._batch import NO_LABEL, Sample, collate, lasting_optio
 from laplacianformer.data._images import to_input
 from laplacianformer.data._indexed import Images
 from laplacianformer.data._shards import Stream, part_of_worker
+from laplacianformer.data._training import AnyBatch, Item, Items
+from laplacianformer.data._workers import worker_options
 
 
 def evaluation_batches(
@@ -76,3 +78,36 @@ class _StoredImages(IterableDataset[Sample]):
                 yield self.reader.read(self.stream, sample)
         if 0 < seen % parts <= mine:
             yield self.reader.nothing()
+
+
+class _OneByOne(Dataset[AnyBatch], Generic[AnyBatch, Item]):
+    """The samples of this process in order."""
+
+    def __init__(self, items: Items[Item], entry: Callable[[int, Item | None, str], AnyBatch], index: range) -> None:
+        self.items, self.entry, self.index = items, entry, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, position: int) -> AnyBatch:
+        index = self.index[position]
+        try:
+            item = self.items.read(index)
+        except Exception as error:  # whatever a broken file makes a decoder raise
+            return self.entry(index, None, f"{self.items.name(index)}: {error}")
+        return self.entry(index, item, "")
+
+
+def one_by_one(
+    items: Items[Item],
+    entry: Callable[[int, Item | None, str], AnyBatch],
+    workers: int,
+    rank: int = 0,
+    world: int = 1,
+) -> "DataLoader[Any]":
+    """Samples of process `rank` of `world`, not in batches, for they may have any sizes.
+
+    entry: makes what is yielded of the index, the sample (None: it can't be read), and the reason why it can't.
+    """
+    dataset = _OneByOne(items, entry, range(rank, len(items), world))
+    return DataLoader(dataset, batch_size=None, **worker_options(workers))

@@ -11,7 +11,8 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.data._batch import Batch, Sample, collate
 from laplacianformer.data._order import Order, mix, seed_all
 from laplacianformer.data._shards import Stream, part_of_worker
-from laplacianformer.data._stream import ATTEMPTS, Transform
+from laplacianformer.data._stream import Transform
+from laplacianformer.data._training import ATTEMPTS
 from laplacianformer.data._workers import worker_options
 
 

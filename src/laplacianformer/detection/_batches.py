@@ -1,20 +1,20 @@
 """Batches for detection: augmented images with their boxes and masks, grouped by shape."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data._batch import lasting_options
+from laplacianformer.data._evaluation import one_by_one
 from laplacianformer.data._order import Order, mix, seed_all
-from laplacianformer.data._stream import ATTEMPTS, EpochSampler
-from laplacianformer.data._workers import worker_options
+from laplacianformer.data._training import EpochBatches, read_or_neighbour
 from laplacianformer.detection._coco import CocoImages, Target, open_coco
 from laplacianformer.detection._recipe import DetectionAugment, DetectionData, DetectionRecipe
 
@@ -41,7 +41,7 @@ class HeldOut(NamedTuple):
 class DetectionLoaders:
     """Training batches, held-out images one by one, the names of the classes, and the held-out annotations."""
 
-    train: "_DetectionTraining"
+    train: EpochBatches[DetectionBatch]
     val: Iterable[HeldOut]
     classes: tuple[str, ...]
     held_out: CocoImages
@@ -59,8 +59,9 @@ def open_detection(recipe: DetectionRecipe, rank: int = 0, world: int = 1) -> De
         )
     size, seed = recipe.optimise.batch_size, recipe.run.seed
     order = GroupedOrder(len(train), size, seed, rank=rank, world=world, groups=train.upright())
-    training = _DetectionTraining(train, order, data, recipe.augment)
-    evaluation = held_out_pictures(held_out, data.workers, rank, world)
+    scenes = TrainingScenes(train, data, recipe.augment, seed)
+    training = EpochBatches(scenes, order, _collate, data.workers)
+    evaluation = held_out_images(held_out, data.workers, rank, world)
     images: dict[str, int | None] = {"training": len(train), "held-out": len(held_out)}
     return DetectionLoaders(training, evaluation, train.classes, held_out, images)
 
@@ -105,20 +106,18 @@ class TrainingScenes(Dataset[tuple[Tensor, Target, tuple[str, ...]]]):
 
     def __getitem__(self, epoch_and_key: tuple[int, int]) -> tuple[Tensor, Target, tuple[str, ...]]:
         epoch, key = epoch_and_key
-        corrupt: list[str] = []
-        for attempt in range(ATTEMPTS):
-            index = (key + attempt) % len(self.images)
-            try:
-                image, target = self.images.read(index)
-            except Exception as error:  # whatever a broken file makes a decoder raise
-                corrupt.append(f"{self.images.name(index)}: {error}")
-                continue
-            seed_all(mix(self.seed, epoch, key, 3))
-            return *self._augmented(v2.functional.pil_to_tensor(image), target), tuple(corrupt)
+        found, corrupt = read_or_neighbour(self.images, key)
+        if found is None:
+            return torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8), self._no_objects(), corrupt
+        image, target = found
+        seed_all(mix(self.seed, epoch, key, 3))
+        return *self._augmented(v2.functional.pil_to_tensor(image), target), corrupt
+
+    def _no_objects(self) -> Target:
         empty: Target = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long)}
         if self.images.masks:
             empty["masks"] = torch.zeros(0, _SIDE, _SIDE, dtype=torch.uint8)
-        return torch.zeros(3, _SIDE, _SIDE, dtype=torch.uint8), empty, tuple(corrupt)
+        return empty
 
     def _augmented(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         size: Any = image.shape[1:]
@@ -131,50 +130,15 @@ class TrainingScenes(Dataset[tuple[Tensor, Target, tuple[str, ...]]]):
         return changed.as_subclass(Tensor), plain
 
 
-class _DetectionTraining:
-    """Training batches from worker processes."""
-
-    def __init__(self, images: CocoImages, order: Order, data: DetectionData, augment: DetectionAugment) -> None:
-        self.sampler = EpochSampler(order)
-        self.loader: DataLoader[Any] = DataLoader(
-            TrainingScenes(images, data, augment, order.seed),
-            batch_sampler=self.sampler,
-            collate_fn=_collate,
-            **lasting_options(data.workers),
-        )
-
-    def __len__(self) -> int:
-        return len(self.sampler.order)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[DetectionBatch]:
-        """The batches of an epoch from index `start` on; those before it are not read."""
-        self.sampler.epoch, self.sampler.start = epoch, start
-        yield from self.loader
-
-
 def _collate(samples: list[tuple[Tensor, Target, tuple[str, ...]]]) -> DetectionBatch:
     images, targets, lines = zip(*samples, strict=True)
     return DetectionBatch(list(images), list(targets), tuple(line for part in lines for line in part))
 
 
-class _HeldOutImages(Dataset[HeldOut]):
-    """The images of this process in order."""
-
-    def __init__(self, images: CocoImages, rank: int, world: int) -> None:
-        self.images, self.index = images, range(rank, len(images), world)
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, position: int) -> HeldOut:
-        index = self.index[position]
-        try:
-            image, _ = self.images.read(index)
-        except Exception as error:  # whatever a broken file makes a decoder raise
-            return HeldOut(index, None, f"{self.images.name(index)}: {error}")
-        return HeldOut(index, v2.functional.pil_to_tensor(image))
-
-
-def held_out_pictures(images: CocoImages, workers: int, rank: int = 0, world: int = 1) -> "DataLoader[Any]":
+def held_out_images(images: CocoImages, workers: int, rank: int = 0, world: int = 1) -> "DataLoader[Any]":
     """One by one: a batch is padded to the size of its largest image, which costs time."""
-    return DataLoader(_HeldOutImages(images, rank, world), batch_size=None, **worker_options(workers))
+    return one_by_one(images, _held_out, workers, rank, world)
+
+
+def _held_out(number: int, item: tuple[Image.Image, Target] | None, reason: str) -> HeldOut:
+    return HeldOut(number, None if item is None else v2.functional.pil_to_tensor(item[0]), reason)

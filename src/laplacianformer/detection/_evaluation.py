@@ -11,7 +11,7 @@ from PIL import Image
 
 from laplacianformer._util.devices import device_name
 from laplacianformer._util.errors import InputError
-from laplacianformer.detection._batches import HeldOut, held_out_pictures
+from laplacianformer.detection._batches import HeldOut, held_out_images
 from laplacianformer.detection._coco import CocoImages, Split, open_coco
 from laplacianformer.detection._find import Prediction, find_objects
 from laplacianformer.detection._pictures import Drawn, with_objects
@@ -81,7 +81,7 @@ def evaluate(
     unreadable: dict[int, str] = {}
     examples: list[tuple[Image.Image, Image.Image]] = []
     seconds = 0.0
-    for index, image, reason in progress(held_out_pictures(images, workers)):
+    for index, image, reason in progress(held_out_images(images, workers)):
         if image is None:
             unreadable[index] = reason
             continue

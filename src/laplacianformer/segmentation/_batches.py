@@ -1,22 +1,22 @@
 """Batches for segmentation: augmented crops for training, and whole held-out images one by one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from laplacianformer._util.errors import InputError
-from laplacianformer.data._batch import lasting_options
+from laplacianformer.data._evaluation import one_by_one
 from laplacianformer.data._order import Order, mix, seed_all
-from laplacianformer.data._stream import ATTEMPTS, EpochSampler
-from laplacianformer.data._workers import worker_options
+from laplacianformer.data._training import EpochBatches, read_or_neighbour
 from laplacianformer.segmentation._augment import Augmentation, Sample
 from laplacianformer.segmentation._images import LabelledImages, open_images
-from laplacianformer.segmentation._labels import IGNORED
+from laplacianformer.segmentation._labels import IGNORED, Array
 from laplacianformer.segmentation._recipe import SegmentationRecipe
 
 
@@ -43,7 +43,7 @@ class HeldOut(NamedTuple):
 class SegmentationLoaders:
     """Training batches, held-out images one by one, and the held-out images themselves."""
 
-    train: "_SegmentationTraining"
+    train: EpochBatches[SegmentationBatch]
     val: Iterable[HeldOut]
     held_out: LabelledImages
     images: dict[str, int | None]  # number of images per split
@@ -58,7 +58,8 @@ def open_segmentation(recipe: SegmentationRecipe, rank: int = 0, world: int = 1)
         raise InputError(
             f"optimise.batch_size={size} on {world} processes is one image each: the batch norms of upernet need two"
         )
-    training = _SegmentationTraining(train, order, Augmentation(recipe.augment, data), data.crop, data.workers)
+    crops = TrainingCrops(train, Augmentation(recipe.augment, data), data.crop, seed)
+    training = EpochBatches(crops, order, _collate, data.workers)
     images: dict[str, int | None] = {"training": len(train), "held-out": len(held_out)}
     return SegmentationLoaders(training, held_out_images(held_out, data.workers, rank, world), held_out, images)
 
@@ -71,41 +72,12 @@ class TrainingCrops(Dataset[tuple[Sample, tuple[str, ...]]]):
 
     def __getitem__(self, epoch_and_key: tuple[int, int]) -> tuple[Sample, tuple[str, ...]]:
         epoch, key = epoch_and_key
-        corrupt: list[str] = []
-        for attempt in range(ATTEMPTS):
-            index = (key + attempt) % len(self.images)
-            try:
-                image, indices = self.images.read(index)
-            except Exception as error:  # whatever a broken file makes a decoder raise
-                corrupt.append(f"{self.images.name(index)}: {error}")
-                continue
-            seed_all(mix(self.seed, epoch, key, 3))
-            return self.transform(image, indices), tuple(corrupt)
-        nothing = torch.full(self.crop, IGNORED, dtype=torch.uint8)
-        return (torch.zeros(3, *self.crop, dtype=torch.uint8), nothing, torch.tensor(self.crop)), tuple(corrupt)
-
-
-class _SegmentationTraining:
-    """Training batches from worker processes."""
-
-    def __init__(
-        self, images: LabelledImages, order: Order, transform: Augmentation, crop: tuple[int, int], workers: int
-    ) -> None:
-        self.sampler = EpochSampler(order)
-        self.loader: DataLoader[Any] = DataLoader(
-            TrainingCrops(images, transform, crop, order.seed),
-            batch_sampler=self.sampler,
-            collate_fn=_collate,
-            **lasting_options(workers),
-        )
-
-    def __len__(self) -> int:
-        return len(self.sampler.order)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[SegmentationBatch]:
-        """The batches of an epoch from index `start` on; those before it are not read."""
-        self.sampler.epoch, self.sampler.start = epoch, start
-        yield from self.loader
+        found, corrupt = read_or_neighbour(self.images, key)
+        if found is None:
+            nothing = torch.full(self.crop, IGNORED, dtype=torch.uint8)
+            return (torch.zeros(3, *self.crop, dtype=torch.uint8), nothing, torch.tensor(self.crop)), corrupt
+        seed_all(mix(self.seed, epoch, key, 3))
+        return self.transform(*found), corrupt
 
 
 def _collate(samples: list[tuple[Sample, tuple[str, ...]]]) -> SegmentationBatch:
@@ -113,24 +85,13 @@ def _collate(samples: list[tuple[Sample, tuple[str, ...]]]) -> SegmentationBatch
     return SegmentationBatch(images, targets, sizes, tuple(line for _, lines in samples for line in lines))
 
 
-class _HeldOutImages(Dataset[HeldOut]):
-    """The images of this process in order."""
-
-    def __init__(self, images: LabelledImages, rank: int, world: int) -> None:
-        self.images, self.index = images, range(rank, len(images), world)
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, position: int) -> HeldOut:
-        index = self.index[position]
-        try:
-            image, indices = self.images.read(index)
-        except Exception as error:  # whatever a broken file makes a decoder raise
-            return HeldOut(index, None, None, f"{self.images.name(index)}: {error}")
-        return HeldOut(index, pil_to_tensor(image), torch.from_numpy(indices))
-
-
 def held_out_images(images: LabelledImages, workers: int, rank: int = 0, world: int = 1) -> "DataLoader[Any]":
     """One by one: they may have any sizes."""
-    return DataLoader(_HeldOutImages(images, rank, world), batch_size=None, **worker_options(workers))
+    return one_by_one(images, _held_out, workers, rank, world)
+
+
+def _held_out(number: int, item: tuple[Image.Image, Array] | None, reason: str) -> HeldOut:
+    if item is None:
+        return HeldOut(number, None, None, reason)
+    image, indices = item
+    return HeldOut(number, pil_to_tensor(image), torch.from_numpy(indices))

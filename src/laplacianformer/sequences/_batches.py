@@ -1,6 +1,6 @@
 """Batches of sequences: padded to the longest of the batch, with a mask of the tokens that count."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from laplacianformer.data import NO_LABEL
 from laplacianformer.data._batch import lasting_options
 from laplacianformer.data._order import Order
-from laplacianformer.data._stream import ATTEMPTS, EpochSampler
+from laplacianformer.data._training import EpochBatches, read_or_neighbour
 from laplacianformer.sequences._sources import Sequence, Sequences
 
 Sample = tuple[Sequence, int, tuple[str, ...]]  # tokens, label, and one line for each sequence that could not be read
@@ -76,37 +76,17 @@ class _TrainingSequences(Dataset[Sample]):
         self.sequences, self.pairs = sequences, pairs
 
     def __getitem__(self, epoch_and_key: tuple[int, int]) -> Sample:
-        corrupt: list[str] = []
-        for attempt in range(ATTEMPTS):
-            index = (epoch_and_key[1] + attempt) % len(self.sequences)
-            try:
-                sequence, target = self.sequences.read(index)
-            except Exception as error:  # whatever a broken file makes a decoder raise
-                corrupt.append(f"{self.sequences.name(index)}: {error}")
-                continue
-            return sequence, target, tuple(corrupt)
-        return _one_token(pairs=self.pairs), 0, tuple(corrupt)
+        found, corrupt = read_or_neighbour(self.sequences, epoch_and_key[1])
+        if found is None:
+            return _one_token(pairs=self.pairs), 0, corrupt
+        return *found, corrupt
 
 
-class SequenceTraining:
-    """Training batches, from worker processes where there are any. They depend on the order alone."""
-
-    def __init__(self, sequences: Sequences, order: Order, workers: int, *, pairs: bool = False) -> None:
-        self.order, self.sampler = order, EpochSampler(order)
-        self.loader: DataLoader[Any] = DataLoader(
-            _TrainingSequences(sequences, pairs=pairs),
-            batch_sampler=self.sampler,
-            collate_fn=collate,
-            **lasting_options(workers),
-        )
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[SequenceBatch]:
-        """The batches of an epoch from index `start` on; those before it are not read."""
-        self.sampler.epoch, self.sampler.start = epoch, start
-        yield from self.loader
+def training_batches(
+    sequences: Sequences, order: Order, workers: int, *, pairs: bool = False
+) -> EpochBatches[SequenceBatch]:
+    """Batches that depend on the order alone."""
+    return EpochBatches(_TrainingSequences(sequences, pairs=pairs), order, collate, workers)
 
 
 class _HeldOutSequences(Dataset[Sample]):
@@ -150,7 +130,7 @@ def held_out_batches(
 class SequenceLoaders:
     """Training batches, evaluation batches, the names of the classes, and the number of sequences per split."""
 
-    train: SequenceTraining
+    train: EpochBatches[SequenceBatch]
     val: Iterable[SequenceBatch]
     classes: tuple[str, ...]
     counts: dict[str, int | None]

@@ -18,8 +18,8 @@ from laplacianformer.sequences._batches import (
     Cached,
     SequenceBatch,
     SequenceLoaders,
-    SequenceTraining,
     held_out_batches,
+    training_batches,
 )
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._recipe import SequenceRecipe
@@ -79,7 +79,7 @@ def open_loaders(
         training, held_out = Cached(training), Cached(held_out)
     order = Order(len(training), size, recipe.run.seed, rank=rank, world=world)
     batches = held_out_batches(held_out, size // world, data.workers, rank, world, pairs=data.task == "retrieval")
-    train_batches = SequenceTraining(training, order, data.workers, pairs=data.task == "retrieval")
+    train_batches = training_batches(training, order, data.workers, pairs=data.task == "retrieval")
     renumbered: Any = Renumbered(batches, numbers)
     return SequenceLoaders(train_batches, renumbered, training.classes, counts)
 
