@@ -1,5 +1,7 @@
 """A conversion from start to end: what it learns and writes, that it resumes bit for bit, and its file in every use."""
 
+import copy
+import csv
 import json
 import math
 from pathlib import Path
@@ -14,9 +16,12 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.classification import predict
 from laplacianformer.cli import main
 from laplacianformer.convert import Teacher, convert, load_recipe, train
+from laplacianformer.convert._run import start_layers
 from laplacianformer.convert._teacher import load_teacher, read_classes
 from laplacianformer.export._check import differences
 from laplacianformer.export._exported import export_model, tolerance
+from laplacianformer.model._conversion import Conversion, exchange, softmax_layers
+from laplacianformer.training import Silent
 from tests.convert.helpers import QUICK, SIDE, Stop, Stopping, arguments, images, teacher
 from tests.helpers import picture
 from tests.training.helpers import rows
@@ -62,6 +67,33 @@ def test_a_run_matches_then_distils(finished: tuple[Path, Any]) -> None:
     assert result.accuracy == float(distilled[-1]["validation_accuracy"])
     assert 0 <= result.teacher_accuracy <= 1
     assert result.steps == 24 + 8
+
+
+def test_the_first_phase_tells_what_it_left_of_the_error(finished: tuple[Path, Any], tmp_path: Path) -> None:
+    """Per head, in a file beside the metrics of `match`, and in a line; before anything is trained."""
+    told: list[str] = []
+
+    class Listening(Silent):
+        def start(self, title: str, steps: int, step: int) -> None:
+            told.append(f"{title}: {steps}")
+
+        def row(self, loss: float, line: str) -> None:
+            told.append(line)
+
+    model = teacher()
+    twin = copy.deepcopy(model)
+    layers = exchange(twin, Conversion("laplacian", {"grid": 2, "gain": "learned"}, tuple(softmax_layers(model))))
+    errors = start_layers(model, layers, images(8), Listening())
+    assert told[0] == "start: 2"
+    of_heads = torch.cat(list(errors.values()))
+    assert told[1].startswith(f"start, 2 layers on 8 images: relative squared error per head {of_heads.min():.3f} to")
+
+    run, _ = finished
+    with (run / "match" / "start.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    layers = ("blocks.0.attn", "blocks.1.attn")
+    assert [(row["layer"], row["head"]) for row in found] == [(name, head) for name in layers for head in "01"]
+    assert all(0 < float(row["error"]) < 1 for row in found)
 
 
 def test_the_file_says_what_it_was_made_from_and_loads(finished: tuple[Path, Any], folder: Path) -> None:
@@ -251,6 +283,18 @@ def test_onnx_computes_what_a_converted_model_does(finished: tuple[Path, Any]) -
     """For the size of the file, and any batch."""
     pytest.importorskip("onnxscript")
     _, result = finished
-    loaded = load_weights(result.weights)
+    _assert_exports(load_weights(result.weights))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["registers", "pvt", "own"])
+def test_onnx_computes_what_a_converted_model_of_every_family_does(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    overrides = [*QUICK, "match.epochs=1", "distil.epochs=1"]
+    result = convert(teacher(family), images(20), tmp_path, model_args=arguments(family), overrides=overrides)
+    _assert_exports(load_weights(result.weights))
+
+
+def _assert_exports(loaded: Any) -> None:
     exported = export_model(loaded, "onnx")
     assert all(found.relative < tolerance("float32") for found in differences(loaded, exported.run))

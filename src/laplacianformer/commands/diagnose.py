@@ -128,7 +128,7 @@ def _teacher(loaded: "Weights", name: str, weights: Path | None) -> "TeacherMode
 
 def _matching(loaded: "Weights", teacher: "TeacherModel", inputs: "Tensor") -> "Matching":
     from laplacianformer._util.limits import parse_json
-    from laplacianformer.convert._teacher import check_finite
+    from laplacianformer.convert._teacher import check_images
     from laplacianformer.inspect import compare_attention
 
     said = parse_json(loaded.metadata.get("converted_from", "{}"), f"converted_from in the metadata of {loaded.path}")
@@ -136,5 +136,5 @@ def _matching(loaded: "Weights", teacher: "TeacherModel", inputs: "Tensor") -> "
         terminal.warn(f"{loaded.path} was converted from other weights than those of the teacher")
     teacher.model.to(inputs.device)
     found = compare_attention(loaded.model, teacher.model, inputs)
-    check_finite(teacher, inputs)
+    check_images(teacher, inputs)
     return found

@@ -3,6 +3,8 @@
 Models without classes (DINO) are compared by their pooled features: the mean cosine.
 """
 
+import math
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -13,6 +15,9 @@ from laplacianformer.convert._teacher import TeacherModel
 from laplacianformer.data import NO_LABEL, Batch, Corrupt
 from laplacianformer.training._finite import stop_evaluation
 from laplacianformer.training._processes import in_each
+
+_ENOUGH = 100  # labelled images, from which on an accuracy near chance says something
+_DEVIATIONS = 3.0
 
 
 class HeldOut:
@@ -66,4 +71,19 @@ class HeldOut:
         agreed, images, correct, labels_there, infinite = reduced.tolist()
         if infinite:
             stop_evaluation(self.fabric, model, ((self.fabric.to_device(batch.images),) for batch in self.batches))
+        if keep and self.fabric.is_global_zero:
+            self._warn(int(correct), int(labels_there))
         return agreed / max(1.0, images), correct / labels_there if labels_there else float("nan")
+
+    def _warn(self, correct: int, labelled: int) -> None:
+        """Of a teacher that is hardly ever right: the data may be numbered otherwise than its outputs."""
+        if labelled < _ENOUGH:
+            return
+        chance, accuracy = 1 / self.teacher.outputs, correct / labelled
+        if accuracy <= chance + _DEVIATIONS * math.sqrt(chance * (1 - chance) / labelled):
+            warnings.warn(
+                f"the teacher {self.teacher.name} is right on {accuracy:.2%} of {labelled} labelled held-out images, "
+                f"where chance is {chance:.2%}: the names of its outputs may be in another order than the folders, and "
+                "accuracies mean nothing then; give --classes FILE (in Python classes=[...])",
+                stacklevel=2,
+            )

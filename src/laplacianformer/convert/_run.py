@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
-from laplacianformer._util.files import replacing
+from laplacianformer._util.files import replacing, writing
 from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.classification._batches import Loaders, open_loaders
 from laplacianformer.convert._calibration import calibrate, fit_reduced
@@ -21,7 +21,7 @@ from laplacianformer.convert._held_out import HeldOut
 from laplacianformer.convert._learn import adapt, fold
 from laplacianformer.convert._recipe import Convert, ConvertRecipe, PhaseName, without_paths
 from laplacianformer.convert._tasks import DistilTask, MatchTask, Work
-from laplacianformer.convert._teacher import TeacherModel, check_finite, check_size, load_teacher
+from laplacianformer.convert._teacher import TeacherModel, check_images, check_rebuilt, load_teacher
 from laplacianformer.data import NO_LABEL, mix, seed_all
 from laplacianformer.inspect._matching import watch
 from laplacianformer.model._conversion import Conversion, exchange, softmax_layers, take_over
@@ -29,7 +29,7 @@ from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.training._loop import Loop
 from laplacianformer.training._origin import origin
 from laplacianformer.training._processes import in_each, in_first
-from laplacianformer.training._report import Report, Table
+from laplacianformer.training._report import Report, Silent, Table
 from laplacianformer.training._session import Session, start
 from laplacianformer.weights._file import FORBIDDEN, checked_metadata
 
@@ -96,8 +96,17 @@ def _check_new(output: Path, *, resume: bool) -> None:
         raise InputError(f"{output} already holds a run: pass --resume to continue it, or another --output")
 
 
-def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Loaders], session: Session) -> Result:
-    """The three phases. Everything that can be refused is refused before the first step."""
+def run(
+    recipe: ConvertRecipe,
+    teacher: TeacherModel,
+    loaders: tuple[Loaders, Loaders],
+    session: Session,
+    digest: str = "",
+) -> Result:
+    """The three phases. Everything that can be refused is refused before the first step.
+
+    digest: of the images, where a run that continues can be told whether they are the same.
+    """
     fabric, output = session.fabric, session.output
     seed_all(mix(recipe.run.seed, 4))
     student = copy.deepcopy(teacher.model)
@@ -107,14 +116,16 @@ def run(recipe: ConvertRecipe, teacher: TeacherModel, loaders: tuple[Loaders, Lo
     teacher.model.to(fabric.device)
     student.to(fabric.device)
     few = _first_images(fabric, loaders[0], recipe.convert.calibration_images)
-    in_each(fabric, lambda: check_size(teacher, few))
-    in_each(fabric, lambda: check_finite(teacher, few))
+    in_each(fabric, lambda: check_images(teacher, few))
+    if teacher.given:
+        in_each(fabric, lambda: check_rebuilt(teacher, few[:4]))
     if not in_first(fabric, lambda: session.resume and checkpoint.exists(output / "match")):
-        start_layers(teacher.model, layers, few)
+        errors = start_layers(teacher.model, layers, few, session.report)
+        in_first(fabric, lambda: _write_start(output / "match", errors))
     in_each(fabric, lambda: adapt(layers.values(), recipe.convert))
     limit = recipe.data.corrupt_limit
     held_out = HeldOut(fabric, teacher, loaders[1].val, numbers, limit)
-    work = Work(teacher, student, layers, fabric, held_out, metadata, numbers)
+    work = Work(teacher, student, layers, fabric, held_out, metadata, numbers, digest)
     steps, seconds = 0, 0.0
     kinds: tuple[type[MatchTask | DistilTask], ...] = (MatchTask, DistilTask)
     for kind, loaded in zip(kinds, loaders, strict=True):
@@ -150,16 +161,40 @@ def _conversion(model: nn.Module, convert: Convert) -> Conversion:
     return Conversion(convert.attention, convert.attention_args, tuple(names[number] for number in chosen))
 
 
-def start_layers(teacher: nn.Module, layers: dict[str, GridAttention], images: Tensor) -> None:
-    """The first phase: weights are taken over, and scale and gain of each head are fitted to a few images."""
-    seen = watch(teacher, list(layers), images)
-    for name, layer in layers.items():
-        old = teacher.get_submodule(name)
-        take_over(old, layer)
-        if getattr(old, "sr", None) is not None:
-            fit_reduced(layer, old, seen[name].x, seen[name].size)
-        if isinstance(layer, LaplacianAttention) and not layer.tied:
-            calibrate(layer, seen[name].x, seen[name].size, seen[name].heads)
+def start_layers(
+    teacher: nn.Module, layers: dict[str, GridAttention], images: Tensor, report: Report | None = None
+) -> dict[str, Tensor]:
+    """The first phase: weights are taken over, and scale and gain of each head are fitted to a few images. Returns the
+    relative squared error of each head, by layer, of the layers that have a scale."""
+    report, errors = report or Silent(), {}
+    report.start("start", len(layers), 0)
+    try:
+        seen = watch(teacher, list(layers), images)
+        for number, (name, layer) in enumerate(layers.items(), 1):
+            old = teacher.get_submodule(name)
+            take_over(old, layer)
+            if getattr(old, "sr", None) is not None:
+                fit_reduced(layer, old, seen[name].x, seen[name].size)
+            if isinstance(layer, LaplacianAttention) and not layer.tied:
+                errors[name] = calibrate(layer, seen[name].x, seen[name].size, seen[name].heads).cpu()
+            report.advance(number)
+        if errors:
+            of_heads = torch.cat(list(errors.values()))
+            low, mean, high = (f"{value.item():.3f}" for value in (of_heads.min(), of_heads.mean(), of_heads.max()))
+            said = f"relative squared error per head {low} to {high}, mean {mean}"
+            report.row(of_heads.mean().item(), f"start, {len(errors)} layers on {len(images)} images: {said}")
+    finally:
+        report.stop()
+    return errors
+
+
+def _write_start(folder: Path, errors: dict[str, Tensor]) -> None:
+    """start.csv: what the first phase left of each head's error, before anything was trained."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name},{head},{error:.6g}" for name, each in errors.items() for head, error in enumerate(each.tolist())]
+    with replacing(folder / "start.csv") as file:
+        file.write("\n".join(["layer,head,error", *lines, ""]).encode())
 
 
 def _outputs(teacher: TeacherModel, data: Sequence[str], convert: Convert) -> tuple[tuple[str, ...], list[int]]:
@@ -171,6 +206,10 @@ def _outputs(teacher: TeacherModel, data: Sequence[str], convert: Convert) -> tu
         names = tuple(str(number) for number in range(teacher.outputs))
     index = {name: number for number, name in enumerate(names)}
     numbers = [index.get(name, NO_LABEL) for name in data]
+    if not teacher.outputs and not convert.features:
+        raise InputError(
+            f"{teacher.name} has no classes, so without features nothing is learned: give convert.features"
+        )
     if convert.labels and NO_LABEL in numbers:
         unknown = data[numbers.index(NO_LABEL)]
         raise InputError(f"convert.labels needs labels that the teacher knows, and it doesn't know {unknown}")

@@ -50,6 +50,7 @@ class Work:
     held_out: HeldOut
     metadata: dict[str, str]  # of the weights file
     numbers: Sequence[int]  # for each class of the data the output that it stands for, or NO_LABEL
+    digest: str = ""  # of the images, if there is one
 
 
 class _Task:
@@ -141,6 +142,7 @@ class _Task:
             "accuracy": [self.agreement, self.accuracy],
             "teacher": self.work.held_out.teacher_accuracy,
             "teacher_digest": self.teacher_digest,
+            "images_digest": self.work.digest,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -149,6 +151,8 @@ class _Task:
                 f"the run was started with other weights of {self.work.teacher.name}: resume it with those, or give "
                 "another --output"
             )
+        if state.get("images_digest", self.work.digest) != self.work.digest:
+            raise InputError("the run was started with other images: resume it with those, or give another output")
         self.agreement, self.accuracy = map(float, state["accuracy"])
         self.work.held_out.teacher_accuracy = float(state["teacher"])
 
@@ -213,6 +217,8 @@ class DistilTask(_Task):
     own_columns = ("logits_loss", "features_loss", "train_agreement")
 
     def __init__(self, recipe: Phase, work: Work, loaders: Loaders) -> None:
+        if not work.teacher.outputs:
+            self.own_columns = ("features_loss",)
         super().__init__(recipe, work, loaders)
         self.model = WithFeatures(work.student)
         self.teacher = WithFeatures(work.teacher.model)
@@ -226,8 +232,10 @@ class DistilTask(_Task):
 
     def loss(self, output: Any, targets: Any) -> tuple[Tensor, list[Tensor]]:
         (logits, features), (teacher, expected, labels), weights = output, targets, self.recipe.convert
-        kl = divergence(logits, teacher, weights.temperature) if self.work.teacher.outputs else logits.new_zeros(())
         errors = self.errors(features, expected).mean()
+        if not self.work.teacher.outputs:
+            return weights.features * errors, [errors.detach()]
+        kl = divergence(logits, teacher, weights.temperature)
         loss = weights.logits * kl + weights.features * errors
         if weights.labels:
             loss = loss + weights.labels * labelled_loss(logits, labels, NO_LABEL)

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from laplacianformer.convert._recipe import Teacher
 from laplacianformer.inspect._finite import first_not_finite, is_finite
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.weights import load_weights
+from laplacianformer.weights._file import FORBIDDEN
+
+_SAME = 2e-5  # difference of outputs, over the largest: rounding, and no other activation
 
 
 @dataclass
@@ -32,6 +35,7 @@ class TeacherModel:
     args: dict[str, Any]  # of timm.create_model, with num_classes
     classes: tuple[str, ...] | None = None  # names of the outputs, where they are known
     weights: str = ""  # where its weights come from, in words
+    given: bool = False  # as a model: whether name and args describe it is for `check_rebuilt` to say
 
     @property
     def outputs(self) -> int:
@@ -71,31 +75,60 @@ def is_file(name: str) -> bool:
     return Path(name).suffix == ".safetensors" or Path(name).is_file()
 
 
-def wrap(model: nn.Module, arguments: Mapping[str, Any]) -> TeacherModel:
-    """A copy of a model from timm.create_model as a teacher, and what the model was built with."""
+def wrap(model: nn.Module, arguments: Mapping[str, Any], classes: Sequence[str] | None = None) -> TeacherModel:
+    """A copy, in float32, of a model from timm.create_model as a teacher, what it was built with, and the names of its
+    outputs."""
     name = getattr(model, "pretrained_cfg", {}).get("architecture", "")
     if not name or not hasattr(model, "forward_intermediates"):
         raise InputError(f"expected a model from timm.create_model, got a {type(model).__name__}")
     given = {**(model.arguments if isinstance(model, LaplacianFormer) else {}), **arguments}
-    _check_described(model, name, given)
-    twin = copy.deepcopy(model).eval()
-    return TeacherModel(twin, name, {**given, "num_classes": model.num_classes}, weights="given")
-
-
-def _check_described(model: Any, name: str, arguments: dict[str, Any]) -> None:
-    """Refuse a model that is not what its name and these arguments make: its weights file could not be read."""
-    try:
-        with torch.device("meta"):
-            built: Any = timm.create_model(name, **{**arguments, "num_classes": model.num_classes})
-    except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
-        given = limits.shown(arguments)
-        raise InputError(f"{name} can't be built with model_args={given}: {limits.reason(error)}") from None
-    shapes, expected = ({key: value.shape for key, value in each.state_dict().items()} for each in (model, built))
+    given = {key: value for key, value in given.items() if key not in FORBIDDEN}
+    twin: Any = copy.deepcopy(model).float().eval()
+    teacher = TeacherModel(twin, name, {**given, "num_classes": twin.num_classes}, weights="given", given=True)
+    if classes is not None:
+        if not _are_names(list(classes), teacher.outputs):
+            raise InputError(f"the model has {teacher.outputs} outputs: expected classes, that many different names")
+        teacher.classes = tuple(classes)
+    with torch.device("meta"):
+        built = _rebuilt(teacher)
+    shapes, expected = ({key: value.shape for key, value in each.state_dict().items()} for each in (twin, built))
     if shapes != expected:
-        raise InputError(
-            f"the model is not timm.create_model({name!r}) with model_args={limits.shown(arguments)}: give model_args, "
-            "what it was built with beside num_classes"
-        )
+        raise _other(teacher)
+    return teacher
+
+
+def _rebuilt(teacher: TeacherModel) -> Any:
+    """The model that is built from what a weights file will say."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return timm.create_model(teacher.name, **teacher.args)
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
+        given = limits.shown(teacher.args)
+        raise InputError(f"{teacher.name} can't be built with model_args={given}: {limits.reason(error)}") from None
+
+
+def _other(teacher: TeacherModel) -> InputError:
+    return InputError(
+        f"the model is not timm.create_model({teacher.name!r}) with model_args={limits.shown(teacher.args)}: give "
+        "model_args, what it was built with beside num_classes"
+    )
+
+
+@torch.no_grad()
+def check_rebuilt(teacher: TeacherModel, images: Tensor) -> None:
+    """Refuse a model that is not what its name and arguments make of its tensors: its weights file would be read as
+    another model."""
+    built = _rebuilt(teacher).to(images.device).eval()
+    built.load_state_dict(teacher.model.state_dict())
+    for found, expected in zip(*(_seen(model, images) for model in (built, teacher.model)), strict=True):
+        if (found - expected).abs().max() > _SAME * expected.abs().max():
+            raise _other(teacher)
+
+
+def _seen(model: Any, images: Tensor) -> tuple[Tensor, ...]:
+    """What comes out before and after pooling, and of the head, which alone says nothing where it is zero."""
+    final = model.forward_intermediates(images, intermediates_only=False)[0]
+    return final, model.forward_head(final, pre_logits=True), model(images)
 
 
 def stated_input(name: str) -> dict[str, Any]:
@@ -105,7 +138,15 @@ def stated_input(name: str) -> dict[str, Any]:
         return {**said, "size": said["size"][-1]}
     if not timm.is_model(name):
         raise InputError(f"no model {limits.shown(name)}: expected a name of timm, or a weights file of this package")
-    config = resolve_data_config(pretrained_cfg=timm.models.get_pretrained_cfg(name).to_dict())
+    try:
+        said = timm.models.get_pretrained_cfg(name).to_dict()
+    except RuntimeError:
+        model = name.partition(".")[0]
+        known = ", ".join(timm.list_pretrained(f"{model}.*")) or "none"
+        raise InputError(
+            f"timm has no weights {limits.one_line(name)}: expected {model}, or one of {limits.one_line(known)}"
+        ) from None
+    config = resolve_data_config(pretrained_cfg=said)
     keys = ("mean", "std", "interpolation", "crop_pct")
     return {"size": config["input_size"][-1], **{key: config[key] for key in keys}}
 
@@ -183,8 +224,7 @@ def read_classes(path: Path, outputs: int) -> tuple[str, ...]:
     if isinstance(found, dict) and all(type(number) is int for number in found.values()):
         names = sorted(found, key=found.__getitem__)
         names = names if sorted(found.values()) == list(range(outputs)) else None
-    fits = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not fits or len(names) != outputs or len(set(names)) != outputs:
+    if not _are_names(names, outputs):
         raise InputError(
             f"{path} does not name {outputs} outputs: expected a list of that many different names, or "
             f"{{name: output}} with the outputs 0 to {outputs - 1}"
@@ -192,8 +232,14 @@ def read_classes(path: Path, outputs: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_size(teacher: TeacherModel, images: Tensor) -> None:
-    """Refuse images of another size than the positions of the teacher are for."""
+def _are_names(names: Any, outputs: int) -> bool:
+    texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return texts and len(names) == len(set(names)) == outputs
+
+
+@torch.no_grad()
+def check_images(teacher: TeacherModel, images: Tensor) -> None:
+    """Refuse images that the teacher can't take, and a teacher whose outputs for them are not finite."""
     embedding = getattr(teacher.model, "patch_embed", None)
     fixed, given = getattr(embedding, "img_size", None), tuple(images.shape[-2:])
     if getattr(embedding, "strict_img_size", False) and fixed is not None and tuple(fixed) != given:
@@ -202,12 +248,14 @@ def check_size(teacher: TeacherModel, images: Tensor) -> None:
             f"the teacher {teacher.name} takes images of {wanted} pixels, and data.size gives {found}: give "
             "teacher.args={dynamic_img_size: true}, or in Python a model that was built for them"
         )
-
-
-def check_finite(teacher: TeacherModel, images: Tensor) -> None:
-    """Refuse a teacher whose outputs are not finite."""
-    with torch.no_grad():
-        if is_finite(teacher.model(images)):
-            return
-    where = first_not_finite(teacher.model, images)
-    raise InputError(f"the teacher {teacher.name} ({teacher.weights}) gives outputs that are not finite: {where}")
+    try:
+        outputs = teacher.model(images)
+    except (AssertionError, RuntimeError, ValueError) as error:  # as layers refuse a shape
+        shape = " x ".join(map(str, images.shape[1:]))
+        raise InputError(
+            f"the teacher {teacher.name} can't take images of {shape}: {limits.reason(error)}; give another data.size, "
+            "in Python images of another shape"
+        ) from None
+    if not is_finite(outputs):
+        where = first_not_finite(teacher.model, images)
+        raise InputError(f"the teacher {teacher.name} ({teacher.weights}) gives outputs that are not finite: {where}")

@@ -45,8 +45,10 @@ class Learner:
 
     @property
     def lr(self) -> float:
-        """The learning rate, of the group where it is highest."""
-        return max(group["lr"] for group in self.optimiser.param_groups)
+        """The learning rate of the recipe at this step: without the factors of layers and of single groups."""
+        scales = [group.get("lr_scale", 1.0) for group in self.optimiser.param_groups]
+        index = min(range(len(scales)), key=lambda number: abs(scales[number] - 1.0))
+        return float(self.optimiser.param_groups[index]["lr"] / scales[index])
 
     def ema_decay(self, steps: int) -> float | None:
         """The decay that the average has reached after `steps` steps."""
