@@ -30,8 +30,8 @@ def test_every_grid_with_a_mask_and_leading_tokens_equal_the_reference(axes, siz
     results = []
     for backend in ("triton", "reference"):
         torch.manual_seed(0)
-        layer, tokens = LaplacianAttention(12, 2, axes=axes, grid=2, prefix=1), 1 + math.prod(size)
-        x, mask = torch.randn(2, tokens, 12, requires_grad=True), torch.ones(2, tokens, dtype=torch.bool)
+        layer, tokens = LaplacianAttention(24, 2, axes=axes, grid=2, prefix=1), 1 + math.prod(size)
+        x, mask = torch.randn(2, tokens, 24, requires_grad=True), torch.ones(2, tokens, dtype=torch.bool)
         mask[1, -2:] = False
         with ops.use_backend(backend):
             out = layer(x, size, mask)
