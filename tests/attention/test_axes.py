@@ -35,11 +35,21 @@ def test_an_axis_of_length_one_is_no_axis(size: tuple[int, ...], axis: int, trai
     torch.testing.assert_close(fewer(x, left), layer(x, size), rtol=1e-5, atol=1e-6)
 
 
+def frames_of(layer: LaplacianAttention) -> Tensor:
+    """What five equal frames give, (B, 5, tokens, DIM)."""
+    frame = torch.randn(2, 1, 48, DIM, generator=torch.Generator().manual_seed(0))
+    return layer(frame.expand(-1, 5, -1, -1).flatten(1, 2), (5, 6, 8)).unflatten(1, (5, 48))
+
+
 def test_equal_frames_stay_equal() -> None:
+    """Without rotary positions; at the ends of the video, the convolution sees fewer frames."""
     layer = LaplacianAttention(DIM, HEADS, axes=3, rope=False).train()
-    torch.nn.init.zeros_(layer.dwc.weight)  # at the ends of the video, the convolution sees fewer frames
-    frame = torch.randn(2, 1, 48, DIM)
-    out = layer(frame.expand(-1, 5, -1, -1).flatten(1, 2), (5, 6, 8)).unflatten(1, (5, 48))
+    out = frames_of(layer)
+    torch.testing.assert_close(out[:, 1:-1], out[:, 1:2].expand(-1, 3, -1, -1), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(out[:, 0], out[:, 1], atol=1e-3)
+
+    torch.nn.init.zeros_(layer.dwc.weight)
+    out = frames_of(layer)
     torch.testing.assert_close(out, out[:, :1].expand_as(out), rtol=1e-5, atol=1e-6)
 
 

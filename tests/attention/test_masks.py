@@ -81,6 +81,18 @@ def test_more_padding_changes_nothing_in_float32(axes: int, training: bool) -> N
         torch.testing.assert_close(large[part], small[part], rtol=1e-3, atol=1e-4, msg=lambda t, p=part: f"{p}: {t}")
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("more", [1, 7, 100])
+def test_padding_by_any_amount_changes_nothing(more: int, axes: int, training: bool) -> None:
+    """Along the last axis. The first item fills a sequence without it, and is padded with it."""
+    layer = build("laplacian", axes).train(training).double()
+    items, size = [item.double() for item in items_of(axes)], SIZES[axes][0]
+    small, large = (run(layer, items, (*size[:-1], size[-1] + by)) for by in (0, more))
+    for part in small:
+        torch.testing.assert_close(large[part], small[part], rtol=1e-6, atol=1e-7, msg=lambda t, p=part: f"{p}: {t}")
+
+
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("name", MIXERS)
 def test_an_item_is_in_a_batch_what_it_is_alone(name: str, axes: int) -> None:
@@ -126,12 +138,14 @@ def test_an_item_without_tokens_gives_zeros(name: str, training: bool) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in [tokens, *layer.parameters()])
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("size", [(99,), (11, 9), (3, 11, 3)], ids=str)
 @pytest.mark.parametrize("name", MIXERS)
-def test_a_mask_of_all_tokens_is_no_mask_bit_for_bit(name: str) -> None:
-    layer = build(name, 2).train()
+def test_a_mask_of_all_tokens_is_no_mask_bit_for_bit(name: str, size: tuple[int, ...], training: bool) -> None:
+    layer = build(name, len(size)).train(training)
     tokens = torch.randn(2, 99, DIM)
     other = copy.deepcopy(layer)
-    assert torch.equal(layer(tokens, (11, 9), torch.ones(2, 99, dtype=torch.bool)), other(tokens, (11, 9)))
+    assert torch.equal(layer(tokens, size, torch.ones(2, 99, dtype=torch.bool)), other(tokens, size))
     assert all(torch.equal(one, two) for one, two in zip(layer.buffers(), other.buffers(), strict=True))
 
 

@@ -25,13 +25,13 @@ def test_a_layer_equals_the_reference_forward_and_backward(training):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * max(1.0, float(b.detach().abs().max())))
 
 
-@pytest.mark.parametrize(("axes", "size"), [(1, (9,)), (3, (2, 2, 3))])
-def test_sequences_and_volumes_with_a_mask_and_leading_tokens_equal_the_reference(axes, size):
+@pytest.mark.parametrize(("axes", "size"), [(1, (9,)), (2, (3, 3)), (3, (2, 2, 3))])
+def test_every_grid_with_a_mask_and_leading_tokens_equal_the_reference(axes, size):
     results = []
     for backend in ("triton", "reference"):
         torch.manual_seed(0)
-        layer, tokens = LaplacianAttention(12, 2, axes=axes, grid=2, prefix=1), 1 + math.prod(size)
-        x, mask = torch.randn(2, tokens, 12, requires_grad=True), torch.ones(2, tokens, dtype=torch.bool)
+        layer, tokens = LaplacianAttention(24, 2, axes=axes, grid=2, prefix=1), 1 + math.prod(size)
+        x, mask = torch.randn(2, tokens, 24, requires_grad=True), torch.ones(2, tokens, dtype=torch.bool)
         mask[1, -2:] = False
         with ops.use_backend(backend):
             out = layer(x, size, mask)
