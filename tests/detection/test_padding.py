@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.detection import mask_rcnn, retinanet
-from laplacianformer.detection._backbone import padding_mask
+from laplacianformer.detection._backbone import padding_of
 
 SIZES = [(60, 90), (75, 50), (64, 64)]
 
@@ -26,7 +26,7 @@ def detector(kind: str) -> nn.Module:
 
 def features(model: nn.Module, images: list[Tensor]) -> tuple[list[tuple[int, int]], list[Tensor]]:
     padded, _ = model.transform(images)
-    return padded.image_sizes, list(model.backbone.maps(padded.tensors, padding_mask(padded.tensors)).values())
+    return padded.image_sizes, list(model.backbone.maps(padded.tensors, padding_of(padded.tensors)).values())
 
 
 @pytest.mark.parametrize("kind", ["mask_rcnn", "retinanet"])
@@ -64,5 +64,5 @@ def test_the_whole_detector_sees_the_mask(kind: str) -> None:
 def test_images_that_fill_the_batch_need_no_mask() -> None:
     model = detector("retinanet")
     padded, _ = model.transform([torch.rand(3, 96, 96), torch.rand(3, 96, 96)])
-    assert padding_mask(padded.tensors) is None
-    assert padding_mask(torch.rand(2, 3, 96, 96)) is None
+    assert padding_of(padded.tensors) is None
+    assert padding_of(torch.rand(2, 3, 96, 96)) is None

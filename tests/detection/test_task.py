@@ -14,10 +14,9 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.detection import _task as detection
 from laplacianformer.detection._batches import open_detection
-from laplacianformer.detection._model import create_detector
 from laplacianformer.detection._recipe import load_recipe
 from laplacianformer.detection._scores import NUMBERS
-from laplacianformer.detection._task import COLUMNS
+from laplacianformer.detection._task import COLUMNS, create_detector
 from laplacianformer.detection._weights import detector_metadata
 from laplacianformer.training import Loop
 from laplacianformer.training import _checkpoint as checkpoint

@@ -10,7 +10,8 @@ import torch
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.segmentation import load_segmenter, save_segmenter, semantic_fpn, upernet
-from laplacianformer.segmentation._builders import padding_mask, parameter_groups
+from laplacianformer.segmentation._builders import parameter_groups
+from laplacianformer.training._feature_maps import padding_mask
 from laplacianformer.weights import save_weights
 from tests.segmentation import helpers
 
@@ -56,7 +57,7 @@ def test_padding_does_not_change_an_image_of_a_batch() -> None:
     model = helpers.small()
     image = torch.randn(1, 3, 40, 48)
     padded = torch.cat([torch.nn.functional.pad(image, (0, 16, 0, 24), value=5.0), torch.randn(1, 3, 64, 64)])
-    mask = padding_mask(padded, torch.tensor([[40, 48], [64, 64]]))
+    mask = padding_mask(torch.tensor([[40, 48], [64, 64]]), padded.shape[-2:])
     assert mask is not None
     assert mask[0].nonzero().amax(0).tolist() == [39, 47]
     with torch.inference_mode():
@@ -67,13 +68,13 @@ def test_padding_does_not_change_an_image_of_a_batch() -> None:
         torch.testing.assert_close(other[:, :rows, :columns], one, rtol=1e-4, atol=1e-5)
         assert (other[:, rows:] == 0).all()
         assert (other[..., columns:] == 0).all()
-    assert padding_mask(padded, torch.tensor([[64, 64], [64, 64]])) is None
+    assert padding_mask(torch.tensor([[64, 64], [64, 64]]), padded.shape[-2:]) is None
 
 
 def test_maps_that_are_filled_up_are_those_of_a_padded_image_with_its_mask() -> None:
     model, image = helpers.small(), torch.randn(1, 3, 37, 53)
     padded = torch.nn.functional.pad(image, (0, 11, 0, 27))
-    mask = padding_mask(padded, torch.tensor([[37, 53]]))
+    mask = padding_mask(torch.tensor([[37, 53]]), padded.shape[-2:])
     with torch.inference_mode():
         torch.testing.assert_close(model(image), model(padded, mask)[..., :37, :53], rtol=1e-4, atol=1e-4)
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         DetectionData,
         DetectionOptimise,
         DetectionRecipe,
-        DetectionRun,
         Detector,
         load_recipe,
     )
@@ -34,7 +33,6 @@ __all__ = [
     "DetectionEvaluation",
     "DetectionOptimise",
     "DetectionRecipe",
-    "DetectionRun",
     "DetectionTask",
     "Detector",
     "DetectorWeights",
@@ -64,7 +62,6 @@ __getattr__ = lazy_exports(
             "DetectionData",
             "DetectionOptimise",
             "DetectionRecipe",
-            "DetectionRun",
             "Detector",
             "load_recipe",
         ],

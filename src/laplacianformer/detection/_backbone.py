@@ -10,7 +10,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork
 from torchvision.ops.feature_pyramid_network import ExtraFPNBlock
 
-from laplacianformer.training._feature_maps import FeatureMaps
+from laplacianformer.training._feature_maps import FeatureMaps, padding_mask
 
 
 class FeaturePyramid(nn.Module):
@@ -27,7 +27,7 @@ class FeaturePyramid(nn.Module):
         self.pyramid = FeaturePyramidNetwork(maps.channels, channels, extra, norm)
 
     def forward(self, images: Tensor) -> Any:
-        return self.pyramid(self.maps(images, padding_mask(images)))
+        return self.pyramid(self.maps(images, padding_of(images)))
 
 
 class PaddingTransform(GeneralizedRCNNTransform):  # type: ignore[misc]
@@ -40,14 +40,10 @@ class PaddingTransform(GeneralizedRCNNTransform):  # type: ignore[misc]
         return found, targets
 
 
-def padding_mask(images: Tensor) -> Tensor | None:
+def padding_of(images: Tensor) -> Tensor | None:
     """Which pixels of a batch of `PaddingTransform` belong to an image, (B, H, W); None where nothing is padded."""
-    sizes, whole = getattr(images, "image_sizes", ()), tuple(images.shape[-2:])
-    if all(tuple(size) == whole for size in sizes):
-        return None
-    heights, widths = (torch.tensor(side, device=images.device) for side in zip(*sizes, strict=True))
-    rows, columns = (torch.arange(length, device=images.device) for length in whole)
-    return (rows < heights[:, None])[:, :, None] & (columns < widths[:, None])[:, None, :]
+    sizes = getattr(images, "image_sizes", ())
+    return padding_mask(torch.tensor(sizes, device=images.device), images.shape[-2:]) if sizes else None
 
 
 def note_padding(model: Any) -> Any:

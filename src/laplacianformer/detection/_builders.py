@@ -24,7 +24,7 @@ from torchvision.ops.poolers import LevelMapper
 
 from laplacianformer._util.limits import finite, shown
 from laplacianformer.detection._backbone import FeaturePyramid, note_padding
-from laplacianformer.training._backbone_start import load_start
+from laplacianformer.training._backbone_start import given_arguments, load_start
 from laplacianformer.training._feature_maps import FeatureMaps
 from laplacianformer.training._feature_maps import parameter_groups as backbone_groups
 
@@ -48,11 +48,8 @@ def _builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
     @wraps(build)
     def built(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Model:
         model = note_padding(build(*args, **kwargs))
-        given = inspect.signature(build).bind(*args, **kwargs)
-        given.apply_defaults()
-        arguments = {**given.arguments, **given.arguments["options"]}
+        arguments = given_arguments(build, *args, **kwargs)
         weights = arguments.pop("weights")
-        del arguments["options"]
         model.detector, model.arguments = build.__name__, arguments
         if weights is not None:
             load_start(model, Path(weights), "detection", model.backbone.maps, _PER_CLASS)

@@ -15,11 +15,12 @@ from laplacianformer.detection._batches import HeldOut, held_out_images
 from laplacianformer.detection._coco import CocoImages, Split, open_coco
 from laplacianformer.detection._find import Prediction, find_objects
 from laplacianformer.detection._pictures import Drawn, with_objects
-from laplacianformer.detection._recipe import DetectionData, DetectionRun
+from laplacianformer.detection._recipe import DetectionData
 from laplacianformer.detection._scores import Scores, as_results, coco_scores
 from laplacianformer.detection._weights import DetectorWeights
 from laplacianformer.plots._pillow import draw_sheet
 from laplacianformer.training import _recipes as recipes
+from laplacianformer.training._recipe import EvaluatedRun
 
 SPLITS: dict[str, Split] = {"train": "train", **dict.fromkeys(("validation", "val", "valid", "eval", "test"), "val")}
 EXAMPLES = 5  # images on the sheet
@@ -46,7 +47,7 @@ def open_data(loaded: DetectorWeights, data: str, split: str = "validation") -> 
     reader, root = ("shapes", None) if data in ("shapes", "shapes:") else ("coco", data.removeprefix("coco:"))
     given = {"reader": reader, "root": root}
     opened = recipes.stated_section(loaded.path, loaded.metadata, "data", DetectionData, given)
-    seed = recipes.stated_section(loaded.path, loaded.metadata, "run", DetectionRun).seed
+    seed = recipes.stated_section(loaded.path, loaded.metadata, "run", EvaluatedRun).seed
     images = open_coco(opened, SPLITS[split], masks=loaded.has_masks, seed=seed)
     if (images.classes, images.category_ids) != (loaded.classes, loaded.category_ids):
         raise InputError(

@@ -1,7 +1,7 @@
 """What a recipe with a `detector:` section may say: every key, its type, its range and what it means."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -9,12 +9,12 @@ from laplacianformer._util import limits
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
     Count,
+    EvaluatedRun,
     Fraction,
     Mean,
-    ModelArguments,
+    OnBackbone,
     Optimise,
     Positive,
-    Run,
     Side,
     Std,
     Workers,
@@ -24,17 +24,13 @@ from laplacianformer.training._recipe import (
 
 
 @checked
-class Detector:
-    """What is trained: a detector of `laplacianformer.detection` on a backbone of timm."""
+class Detector(OnBackbone):
+    """What is trained: a detector of `laplacianformer.detection` on a backbone of timm.
+
+    `args` are those of its builder, such as channels, anchor_scale, head_width.
+    """
 
     name: Literal["mask_rcnn", "retinanet"]
-    backbone: str
-    backbone_args: ModelArguments = Field(default_factory=dict)  # of timm.create_model, such as drop_path_rate
-    # To start from: a weights file of a classifier (for the backbone) or a detector (for all), or a name of timm.
-    weights: str | None = None
-    frozen_stages: Annotated[int, Field(ge=0)] = 0  # number of stages of the backbone, from the first, that don't train
-    frozen_statistics: bool = False  # whitening and batch norm of the backbone keep their running statistics
-    args: dict[str, Any] = Field(default_factory=dict)  # of the builder, such as channels, anchor_scale, head_width
 
 
 @checked
@@ -76,13 +72,6 @@ class DetectionOptimise(Optimise):
 
 
 @checked
-class DetectionRun(Run):
-    """How the training is run."""
-
-    eval_epochs: Count = 1  # epochs between two evaluations; there is also one after the last
-
-
-@checked
 class DetectionRecipe:
     """One training run of a detector."""
 
@@ -90,7 +79,7 @@ class DetectionRecipe:
     data: DetectionData
     augment: DetectionAugment = Field(default_factory=DetectionAugment)
     optimise: DetectionOptimise
-    run: DetectionRun = Field(default_factory=DetectionRun)
+    run: EvaluatedRun = Field(default_factory=EvaluatedRun)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "DetectionRecipe":

@@ -6,21 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import write_json
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.data import Corrupt, mix, seed_all
 from laplacianformer.detection._batches import DetectionBatch, DetectionLoaders, open_detection
+from laplacianformer.detection._builders import BUILDERS
 from laplacianformer.detection._find import find_objects
-from laplacianformer.detection._model import create_detector, create_parameter_groups
 from laplacianformer.detection._recipe import DetectionRecipe
 from laplacianformer.detection._scores import Scores, as_results, coco_scores, flat, percent, rows
 from laplacianformer.detection._weights import detector_metadata
+from laplacianformer.training._backbone_start import create_on_backbone, create_parameter_groups
 from laplacianformer.training._loop import train_task
 from laplacianformer.training._origin import origin
-from laplacianformer.training._processes import in_first
+from laplacianformer.training._processes import gathered, in_first
 from laplacianformer.training._report import Report, Table
 from laplacianformer.training._session import Session
 
@@ -88,6 +89,14 @@ def train(recipe: DetectionRecipe, output: Path, *, resume: bool = False, report
     return Result(output, done.weights, task.scores, task.best, done.steps, done.seconds)
 
 
+def create_detector(recipe: DetectionRecipe, num_classes: int) -> Any:
+    """The detector that a recipe asks for, with the weights that training starts from."""
+    section, data = recipe.detector, recipe.data
+    sides: dict[str, Any] = {"short_side": data.short_side, "long_side": data.long_side}
+    build = BUILDERS[section.name]
+    return create_on_backbone("detector", section, build, num_classes, **sides, mean=data.mean, std=data.std)
+
+
 class DetectionTask:
     """The sum of torchvision's losses; COCO's numbers on the held-out images."""
 
@@ -108,7 +117,7 @@ class DetectionTask:
         )
 
     def parameters(self) -> list[dict[str, Any]]:
-        return create_parameter_groups(self.model, self.recipe.optimise)
+        return create_parameter_groups(self.model, self.model.backbone.maps, self.recipe.optimise)
 
     def prepare(self, batch: DetectionBatch) -> tuple[tuple[Any, ...], Any]:
         images, targets = self.fabric.to_device((batch.images, batch.targets))
@@ -121,7 +130,7 @@ class DetectionTask:
         return total, [loss.detach() for loss in found]
 
     def evaluation_due(self, epoch: int) -> bool:
-        return epoch % self.recipe.run.eval_epochs == 0 or epoch == self.recipe.optimise.epochs
+        return self.recipe.run.evaluation_due(epoch, self.recipe.optimise.epochs)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """COCO's numbers over the images of all processes."""
@@ -140,7 +149,7 @@ class DetectionTask:
                 problem = str(error)
                 break
             results += as_results(images, index, found)
-        everything = self._gathered((results, unreadable, problem))
+        everything = gathered(self.fabric, (results, unreadable, problem))
         if problem := next((problem for *_, problem in everything if problem), ""):
             raise InputError(problem)  # in all processes
         unreadable = {index: reason for _, part, _ in everything for index, reason in part.items()}
@@ -156,16 +165,8 @@ class DetectionTask:
         write_json(self.output / "scores.json", scores)
         return scores
 
-    def _gathered(self, part: Any) -> list[Any]:
-        """The parts of all processes, in all of them."""
-        if self.fabric.world_size == 1:
-            return [part]
-        parts: list[Any] = [None] * self.fabric.world_size
-        distributed.all_gather_object(parts, part)
-        return parts
-
     def attention_input(self, batch: DetectionBatch) -> tuple[nn.Module, Tensor]:
-        model: Any = self.model.eval()
+        model = self.model.eval()
         image = self.fabric.to_device(batch.images[0]) / 255
         return model.backbone, model.transform([image])[0].tensors
 

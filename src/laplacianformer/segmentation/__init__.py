@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         SegmentationData,
         SegmentationOptimise,
         SegmentationRecipe,
-        SegmentationRun,
         SegmenterSection,
         load_recipe,
     )
@@ -44,7 +43,6 @@ __all__ = [
     "SegmentationEvaluation",
     "SegmentationOptimise",
     "SegmentationRecipe",
-    "SegmentationRun",
     "SegmentationTask",
     "Segmenter",
     "SegmenterSection",
@@ -80,7 +78,6 @@ __getattr__ = lazy_exports(
             "SegmentationData",
             "SegmentationOptimise",
             "SegmentationRecipe",
-            "SegmentationRun",
             "SegmenterSection",
             "load_recipe",
         ],

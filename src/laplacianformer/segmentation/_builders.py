@@ -3,20 +3,18 @@
 Both take normalised images (B, 3, H, W) of any size and return logits (B, num_classes, H, W).
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ParamSpec
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.model import LaplacianFormer
-from laplacianformer.training._backbone_start import load_start
+from laplacianformer.training._backbone_start import given_arguments, load_start
 from laplacianformer.training._feature_maps import FeatureMaps
 from laplacianformer.training._feature_maps import parameter_groups as backbone_groups
 
@@ -68,9 +66,7 @@ def _builder(build: Callable[Arguments, Segmenter]) -> Callable[Arguments, Segme
     @wraps(build)
     def built(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Segmenter:
         model = build(*args, **kwargs)
-        given = inspect.signature(build).bind(*args, **kwargs)
-        given.apply_defaults()
-        arguments = dict(given.arguments)
+        arguments = given_arguments(build, *args, **kwargs)
         weights = arguments.pop("weights")
         model.name, model.arguments = build.__name__, arguments
         if weights is not None:
@@ -148,18 +144,6 @@ def parameter_groups(model: Segmenter, weight_decay: float = 0.05, layer_decay: 
     """Groups of parameters for an optimiser: no weight decay on norms and biases, and in the backbone a learning rate
     that shrinks by the factor `layer_decay` per layer towards the input (`lr_scale`, which timm's schedules apply)."""
     return backbone_groups(model, model.maps, weight_decay, layer_decay)
-
-
-def padding_mask(images: Tensor, sizes: Tensor) -> Tensor | None:
-    """Which pixels (B, H, W) belong to images of these sizes (B, 2), padded on the right and below; None: all of them.
-
-    images: (B, C, H, W).
-    """
-    height, width = images.shape[-2:]
-    if bool((sizes == torch.tensor([height, width], device=sizes.device)).all()):
-        return None
-    rows, columns = (torch.arange(length, device=sizes.device) for length in (height, width))
-    return (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None, :]
 
 
 def _feature_maps(

@@ -19,10 +19,11 @@ from laplacianformer.segmentation._classes import find_classes
 from laplacianformer.segmentation._images import LabelledImages, Split, open_images
 from laplacianformer.segmentation._inference import windowed
 from laplacianformer.segmentation._pictures import overlay
-from laplacianformer.segmentation._recipe import SegmentationData, SegmentationRun
+from laplacianformer.segmentation._recipe import SegmentationData
 from laplacianformer.segmentation._scores import PixelScores, Scores
 from laplacianformer.segmentation._weights import SegmenterWeights
 from laplacianformer.training import _recipes as recipes
+from laplacianformer.training._recipe import EvaluatedRun
 
 SPLITS: dict[str, Split] = {
     "train": "train",
@@ -59,7 +60,7 @@ def open_data(loaded: SegmenterWeights, data: str, split: str = "validation") ->
     else:
         known = stated("data", SegmentationData).reader
         given = {"reader": known if known in READERS else "folders", "root": data}
-    opened, seed = stated("data", SegmentationData, given), stated("run", SegmentationRun).seed
+    opened, seed = stated("data", SegmentationData, given), stated("run", EvaluatedRun).seed
     images = open_images(opened, SPLITS[split], seed, loaded.labels)
     if images.labels.names != loaded.labels.names:
         raise InputError(

@@ -11,12 +11,12 @@ from laplacianformer.segmentation._labels import labels_of, read_labels
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
     Count,
+    EvaluatedRun,
     Fraction,
     Mean,
-    ModelArguments,
+    OnBackbone,
     Optimise,
     Positive,
-    Run,
     Side,
     Std,
     Workers,
@@ -31,17 +31,11 @@ def _check_labels(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 @checked
-class SegmenterSection:
-    """What is trained: a segmenter of `laplacianformer.segmentation` on a backbone of timm."""
+class SegmenterSection(OnBackbone):
+    """What is trained: a segmenter of `laplacianformer.segmentation` on a backbone of timm. `args` are those of its
+    builder, such as channels."""
 
     name: Literal["semantic_fpn", "upernet"]
-    backbone: str
-    backbone_args: ModelArguments = Field(default_factory=dict)  # of timm.create_model, such as drop_path_rate
-    # To start from: a weights file of a classifier (for the backbone) or a segmenter (for all), or a name of timm.
-    weights: str | None = None
-    frozen_stages: Annotated[int, Field(ge=0)] = 0  # number of stages of the backbone, from the first, that don't train
-    frozen_statistics: bool = False  # whitening and batch norm of the backbone keep their running statistics
-    args: dict[str, Any] = Field(default_factory=dict)  # of the builder, such as channels
 
 
 @checked
@@ -89,13 +83,6 @@ class SegmentationOptimise(Optimise):
 
 
 @checked
-class SegmentationRun(Run):
-    """How the training is run."""
-
-    eval_epochs: Count = 1  # epochs between two evaluations; there is also one after the last
-
-
-@checked
 class SegmentationRecipe:
     """One training run of a segmenter."""
 
@@ -103,7 +90,7 @@ class SegmentationRecipe:
     data: SegmentationData
     augment: SegmentationAugment = Field(default_factory=SegmentationAugment)
     optimise: SegmentationOptimise
-    run: SegmentationRun = Field(default_factory=SegmentationRun)
+    run: EvaluatedRun = Field(default_factory=EvaluatedRun)
 
     @staticmethod
     def complete(tree: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laplacianformer._util.errors import InputError
@@ -13,16 +13,17 @@ from laplacianformer._util.files import write_json
 from laplacianformer._util.tensor_files import write_tensors
 from laplacianformer.data import Corrupt, mix, seed_all
 from laplacianformer.segmentation._batches import SegmentationBatch, SegmentationLoaders, open_segmentation
-from laplacianformer.segmentation._builders import padding_mask
-from laplacianformer.segmentation._classes import find_classes
+from laplacianformer.segmentation._builders import BUILDERS, Segmenter
+from laplacianformer.segmentation._classes import Preparation, find_classes
 from laplacianformer.segmentation._labels import IGNORED
-from laplacianformer.segmentation._model import create_parameter_groups, create_segmenter, preparation_for
 from laplacianformer.segmentation._recipe import SegmentationRecipe
 from laplacianformer.segmentation._scores import PixelScores, Scores
 from laplacianformer.segmentation._weights import segmenter_metadata
+from laplacianformer.training._backbone_start import create_on_backbone, create_parameter_groups
+from laplacianformer.training._feature_maps import padding_mask
 from laplacianformer.training._loop import train_task
 from laplacianformer.training._origin import origin
-from laplacianformer.training._processes import in_first
+from laplacianformer.training._processes import gathered, in_first
 from laplacianformer.training._report import Report, Table
 from laplacianformer.training._session import Session
 
@@ -82,22 +83,24 @@ class SegmentationTask:
         self.recipe, self.loaders, self.fabric, self.output = recipe, loaders, session.fabric, session.output
         self.title, self.batches = f"{recipe.segmenter.name} on {recipe.segmenter.backbone}", loaders.train
         self.classes, self.images = loaders.held_out.labels.names, loaders.images
-        self.preparation = preparation_for(recipe.data)
+        data = recipe.data
+        self.preparation = Preparation(data.mean, data.std, data.short_side, data.window, data.window_stride)
         self.scores = Scores(0.0, 0.0, {})
         self.best = 0.0  # mean IoU
         seed_all(mix(recipe.run.seed, 4))
-        self.model = create_segmenter(recipe, len(self.classes))
+        build = BUILDERS[recipe.segmenter.name]
+        self.model: Segmenter = create_on_backbone("segmenter", recipe.segmenter, build, len(self.classes))
         # What the weights file will say, or the error of writing it, before the run and not after it.
         self.metadata = segmenter_metadata(
             session.weights, self.model, loaders.held_out.labels, self.preparation, origin(recipe, {})
         )
 
     def parameters(self) -> list[dict[str, Any]]:
-        return create_parameter_groups(self.model, self.recipe.optimise)
+        return create_parameter_groups(self.model, self.model.maps, self.recipe.optimise)
 
     def prepare(self, batch: SegmentationBatch) -> tuple[tuple[Any, ...], Any]:
         images, targets, sizes = self.fabric.to_device((batch.images, batch.targets, batch.sizes))
-        mask = padding_mask(images, sizes)
+        mask = padding_mask(sizes, images.shape[-2:])
         images = self.preparation.normalised(images)
         return ((images,) if mask is None else (images * mask[:, None], mask)), targets
 
@@ -105,7 +108,7 @@ class SegmentationTask:
         return pixel_loss(output, targets), []
 
     def evaluation_due(self, epoch: int) -> bool:
-        return epoch % self.recipe.run.eval_epochs == 0 or epoch == self.recipe.optimise.epochs
+        return self.recipe.run.evaluation_due(epoch, self.recipe.optimise.epochs)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Scores over the images of all processes."""
@@ -123,7 +126,7 @@ class SegmentationTask:
                 problem = str(error)
                 break
             counted.add(found, self.fabric.to_device(classes))
-        everything = self._gathered((unreadable, problem))
+        everything = gathered(self.fabric, (unreadable, problem))
         if problem := next((problem for _, problem in everything if problem), ""):
             raise InputError(problem)  # in all processes
         unreadable = [line for lines, _ in everything for line in lines]
@@ -135,14 +138,6 @@ class SegmentationTask:
 
     def _columns(self) -> dict[str, float]:
         return {"mean_iou": self.scores.mean_iou, "pixel_accuracy": self.scores.pixel_accuracy}
-
-    def _gathered(self, part: Any) -> list[Any]:
-        """The parts of all processes, in all of them."""
-        if self.fabric.world_size == 1:
-            return [part]
-        parts: list[Any] = [None] * self.fabric.world_size
-        distributed.all_gather_object(parts, part)
-        return parts
 
     def attention_input(self, batch: SegmentationBatch) -> tuple[nn.Module, Tensor]:
         index = int(batch.sizes.prod(1).argmax())  # the one with the least padding

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         SequenceData,
         SequenceOptimise,
         SequenceRecipe,
-        SequenceRun,
         load_recipe,
     )
     from laplacianformer.sequences._task import Result, SequenceTask, train
@@ -36,7 +35,6 @@ __all__ = [
     "SequenceOptimise",
     "SequencePrediction",
     "SequenceRecipe",
-    "SequenceRun",
     "SequenceTask",
     "Sequences",
     "Wanted",
@@ -55,7 +53,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "_evaluation": ["SequenceEvaluation", "evaluate", "open_batches"],
-        "_recipe": ["Encoder", "SequenceData", "SequenceOptimise", "SequenceRecipe", "SequenceRun", "load_recipe"],
+        "_recipe": ["Encoder", "SequenceData", "SequenceOptimise", "SequenceRecipe", "load_recipe"],
         "_task": ["Result", "SequenceTask", "train"],
     },
 )

@@ -12,10 +12,10 @@ from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
     Count,
     Depth,
+    EvaluatedRun,
     Fraction,
     ModelArguments,
     Optimise,
-    Run,
     Width,
     Workers,
     check_warmup,
@@ -73,20 +73,13 @@ class SequenceOptimise(Optimise):
 
 
 @checked
-class SequenceRun(Run):
-    """How the training is run."""
-
-    eval_epochs: Count = 1  # epochs between two evaluations; there is also one after the last
-
-
-@checked
 class SequenceRecipe:
     """One training run of an encoder of sequences."""
 
     encoder: Encoder = Field(default_factory=Encoder)
     data: SequenceData
     optimise: SequenceOptimise
-    run: SequenceRun = Field(default_factory=SequenceRun)
+    run: EvaluatedRun = Field(default_factory=EvaluatedRun)
 
     @staticmethod
     def complete(tree: dict[str, Any]) -> None:

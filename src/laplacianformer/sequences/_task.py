@@ -133,7 +133,7 @@ class SequenceTask(AccuracyTask):
         return F.cross_entropy(output, targets), [right]
 
     def evaluation_due(self, epoch: int) -> bool:
-        return epoch % self.recipe.run.eval_epochs == 0 or epoch == self.recipe.optimise.epochs
+        return self.recipe.run.evaluation_due(epoch, self.recipe.optimise.epochs)
 
     def attention_input(self, batch: SequenceBatch) -> tuple[nn.Module, Tensor]:
         """The first sequence (or pair) without its padding; of a pair, the first part of each that both have."""

@@ -13,7 +13,7 @@ from laplacianformer.training._report import Report, Silent, Table
 
 if TYPE_CHECKING:
     from laplacianformer.training._loop import Finished, Loop
-    from laplacianformer.training._recipe import AnyRecipe, Run
+    from laplacianformer.training._recipe import AnyRecipe, EvaluatedRun, Run
     from laplacianformer.training._session import Session, start
     from laplacianformer.training._task import AnyBatch, Batches, Task
 
@@ -21,6 +21,7 @@ __all__ = [
     "AnyBatch",
     "AnyRecipe",
     "Batches",
+    "EvaluatedRun",
     "Finished",
     "Loop",
     "Report",
@@ -36,7 +37,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "_recipe": ["AnyRecipe", "Run"],
+        "_recipe": ["AnyRecipe", "EvaluatedRun", "Run"],
         "_loop": ["Finished", "Loop"],
         "_session": ["Session", "start"],
         "_task": ["AnyBatch", "Batches", "Task"],

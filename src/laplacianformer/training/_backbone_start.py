@@ -1,35 +1,86 @@
-"""Weights that a model on a backbone starts from: those of a classifier for the backbone, or of its own kind for all.
+"""Models on a backbone: how they are built, and the weights that they start from, which are those of a classifier for
+the backbone, or of their own kind for all.
 
 Such a model has `arguments`, those of its builder: the name of the backbone, the number of classes, and others.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import json_entry, load_tensors, read_header
-from laplacianformer.training._feature_maps import FeatureMaps
+from laplacianformer.training._feature_maps import FeatureMaps, parameter_groups
 from laplacianformer.training._frozen import flat
+from laplacianformer.training._recipe import OnBackbone, Optimise
 from laplacianformer.weights._file import task_name
 from laplacianformer.weights._start import start_file
 
+Arguments = ParamSpec("Arguments")
 
-def backbone_start(
-    section: str, name: str, weights: str | None, arguments: dict[str, Any]
-) -> tuple[str, Path | None, dict[str, Any]]:
-    """Backbone, weights file and arguments of the backbone: timm loads weights that it downloads by itself.
 
-    section: of the recipe, for the error.
+def create_on_backbone(
+    what: str, section: OnBackbone, build: Callable[..., Any], num_classes: int, **arguments: Any
+) -> Any:
+    """The model that a section of a recipe asks for, with the weights that training starts from.
+
+    Args:
+        what: the section, "detector" for example.
+        arguments: of `build`, beside those in the section.
     """
+    backbone, weights, backbone_args = _backbone_start(what, section)
+    try:
+        return build(
+            backbone,
+            num_classes,
+            weights,
+            backbone_args=backbone_args,
+            frozen_stages=section.frozen_stages,
+            frozen_statistics=section.frozen_statistics,
+            **arguments,
+            **section.args,
+        )
+    except InputError:
+        raise
+    except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise
+        on = f"{section.name} on {limits.one_line(section.backbone)}"
+        raise InputError(f"can't create the {what} {on}: {limits.reason(error)}") from None
+
+
+def create_parameter_groups(model: nn.Module, maps: FeatureMaps, optimise: Optimise) -> list[dict[str, Any]]:
+    """The parameters for the optimiser, with the weight decay and layer decay of the recipe."""
+    try:
+        return parameter_groups(model, maps, optimise.weight_decay, optimise.layer_decay)
+    except ValueError as error:
+        raise InputError(f"optimise.{error}") from None
+
+
+def given_arguments(
+    build: Callable[Arguments, Any], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> dict[str, Any]:
+    """What a builder is called with, defaults included and `**options` among the others, for weights files."""
+    signature = inspect.signature(build)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(name)
+    return arguments
+
+
+def _backbone_start(what: str, section: OnBackbone) -> tuple[str, Path | None, dict[str, Any]]:
+    """Backbone, weights file and arguments of the backbone: timm loads weights that it downloads by itself."""
+    name, weights, arguments = section.backbone, section.weights, section.backbone_args
     path = start_file(weights) if weights is not None else None
     if weights is None or path is not None:
         return name, path, arguments
     if weights.partition(".")[0] != name.partition(".")[0]:
-        raise InputError(f"{section}.weights={weights} are those of another model than {section}.backbone={name}")
+        raise InputError(f"{what}.weights={weights} are those of another model than {what}.backbone={name}")
     return weights, None, {**arguments, "pretrained": True}
 
 

@@ -1,10 +1,11 @@
 """A timm model as the backbone of a task with maps: its feature maps of the wanted strides, and how it learns."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import timm
+import torch
 from timm.layers import Format
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import Tensor, nn
@@ -76,6 +77,15 @@ def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> t
         taken = tuple(body.feature_info.out_indices[: wanted[-1] + 1])
         body = timm.create_model(name, features_only=True, **{**arguments, "out_indices": taken})
     return body, wanted
+
+
+def padding_mask(sizes: Tensor, whole: Sequence[int]) -> Tensor | None:
+    """Which pixels (B, H, W) of a batch of this height and width belong to images of these sizes (B, 2), padded on the
+    right and below; None where nothing is padded."""
+    if bool((sizes == torch.tensor(list(whole), device=sizes.device)).all()):
+        return None
+    rows, columns = (torch.arange(length, device=sizes.device) for length in whole)
+    return (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None, :]
 
 
 def parameter_groups(

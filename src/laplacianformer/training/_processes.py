@@ -1,11 +1,11 @@
 """Processes that stop together: what ends one of them ends all, with the same message; none is left waiting."""
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor
+from torch import Tensor, distributed
 
 from laplacianformer._util.errors import InputError
 
@@ -26,6 +26,15 @@ def in_each(fabric: Fabric, make: Callable[[], Made]) -> Made:
     if problem:
         raise InputError(problem)
     return cast(Made, made)
+
+
+def gathered(fabric: Fabric, part: Made) -> list[Made]:
+    """The parts of all processes, in all of them."""
+    if fabric.world_size == 1:
+        return [part]
+    parts: list[Any] = [None] * fabric.world_size
+    distributed.all_gather_object(parts, part)
+    return parts
 
 
 def in_first(fabric: Fabric, make: Callable[[], Made]) -> Made:

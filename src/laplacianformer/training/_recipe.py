@@ -63,6 +63,17 @@ class Run:
     tensorboard: bool = True  # where it is installed
 
 
+@checked
+class EvaluatedRun(Run):
+    """How the training is run where not every epoch is worth an evaluation."""
+
+    eval_epochs: Count = 1  # epochs between two evaluations; there is also one after the last
+
+    def evaluation_due(self, epoch: int, epochs: int) -> bool:
+        """Whether to evaluate after this many epochs out of `epochs`."""
+        return epoch % self.eval_epochs == 0 or epoch == epochs
+
+
 class _AnyData(Protocol):
     """What the loop reads from the section `data` of a recipe."""
 
@@ -94,6 +105,20 @@ def _check_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 # Arguments of timm.create_model, or of a token mixer.
 ModelArguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
+
+
+@checked
+class OnBackbone:
+    """What is trained on a backbone of timm. A task says which names there are, and what the arguments are for."""
+
+    name: str  # of a builder of the task
+    backbone: str
+    backbone_args: ModelArguments = Field(default_factory=dict)  # of timm.create_model, such as drop_path_rate
+    # To start from: a weights file, of a classifier for the backbone or of the task for all; or a name of timm.
+    weights: str | None = None
+    frozen_stages: Annotated[int, Field(ge=0)] = 0  # number of stages of the backbone, from the first, that don't train
+    frozen_statistics: bool = False  # whitening and batch norm of the backbone keep their running statistics
+    args: dict[str, Any] = Field(default_factory=dict)  # of the builder
 
 
 def check_warmup(optimise: Optimise) -> None:
