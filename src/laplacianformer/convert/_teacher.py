@@ -20,6 +20,7 @@ from laplacianformer._util.tensor_files import check_tensors, load_tensors, read
 from laplacianformer.convert._recipe import Teacher
 from laplacianformer.inspect._finite import first_not_finite, is_finite
 from laplacianformer.model import LaplacianFormer
+from laplacianformer.model._image_size import fixed_size
 from laplacianformer.weights import load_weights
 from laplacianformer.weights._file import FORBIDDEN
 
@@ -240,9 +241,8 @@ def _are_names(names: Any, outputs: int) -> bool:
 @torch.no_grad()
 def check_images(teacher: TeacherModel, images: Tensor) -> None:
     """Refuse images that the teacher can't take, and a teacher whose outputs for them are not finite."""
-    embedding = getattr(teacher.model, "patch_embed", None)
-    fixed, given = getattr(embedding, "img_size", None), tuple(images.shape[-2:])
-    if getattr(embedding, "strict_img_size", False) and fixed is not None and tuple(fixed) != given:
+    fixed, given = fixed_size(teacher.model), tuple(images.shape[-2:])
+    if fixed is not None and fixed != given:
         wanted, found = (" x ".join(map(str, size)) for size in (fixed, given))
         raise InputError(
             f"the teacher {teacher.name} takes images of {wanted} pixels, and data.size gives {found}: give "

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import GridAttention
 from laplacianformer.model._conversion import softmax_layers
+from laplacianformer.model._image_size import fixed_size
 from laplacianformer.ops._pooling import Size
 
 _LEAST = 1e-12
@@ -87,10 +88,10 @@ def _check_teacher(model: Any, teacher: Any, names: Sequence[str], images: Tenso
         wide, expected = (_width(*pair) for pair in ((teacher, theirs), (model, ours)))
         if wide != expected:
             raise InputError(f"{name} has {wide} in the teacher, and {expected} in the converted model: {give}")
-    embedding: Any = getattr(teacher, "patch_embed", None)
-    if getattr(embedding, "strict_img_size", False) and tuple(embedding.img_size) != tuple(images.shape[-2:]):
-        fixed, given = (" x ".join(map(str, size)) for size in (embedding.img_size, images.shape[-2:]))
-        raise InputError(f"the teacher takes images of {fixed} pixels alone, and the model those of {given}: {give}")
+    fixed, given = fixed_size(teacher), tuple(images.shape[-2:])
+    if fixed is not None and fixed != given:
+        only, found = (" x ".join(map(str, size)) for size in (fixed, given))
+        raise InputError(f"the teacher takes images of {only} pixels alone, and the model those of {found}: {give}")
 
 
 def _width(model: Any, layer: Any) -> str:

@@ -17,15 +17,14 @@ from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import (
     check_tensors,
-    expected_tensors,
     json_entry,
-    load_described,
     read_header,
     state_dict,
     write_tensors,
 )
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._sources import VOCABULARY
+from laplacianformer.weights._built import load_made
 from laplacianformer.weights._file import FORMAT, check_task, with_defaults_of_file
 
 _NAME = "sequence_encoder"
@@ -89,18 +88,10 @@ def encoder_metadata(
 def load_encoder(path: Path | str) -> EncoderWeights:
     """The encoder of a file that `save_encoder` wrote, in float32 and evaluation mode."""
     path = Path(path)
-    header, metadata = read_header(path)
+    _, metadata = read_header(path)
     arguments, classes = _checked(path, metadata)
-    try:
-        expected = expected_tensors(lambda: SequenceEncoder(**arguments), f"the {_NAME} of {path}")
-        check_tensors(path, _NAME, expected, header)
-        model = SequenceEncoder(**arguments)
-    except InputError:
-        raise
-    except Exception as error:  # whatever arguments that nobody expected make the parts of an encoder raise
-        raise InputError(f"{path} asks for a {_NAME} that can't be built: {limits.reason(error)}") from None
-    load_described(model, path, _NAME)
-    return EncoderWeights(model.eval(), classes, metadata["sequence"], metadata, path)
+    model = load_made(path, _NAME, lambda: SequenceEncoder(**arguments))
+    return EncoderWeights(model, classes, metadata["sequence"], metadata, path)
 
 
 def load_start(model: SequenceEncoder, path: Path, sequence: str, classes: Sequence[str]) -> None:

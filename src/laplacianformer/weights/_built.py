@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import timm
 from torch import nn
@@ -18,6 +18,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import check_tensors, expected_tensors, json_entry, load_described, read_header
 from laplacianformer.weights._file import FORBIDDEN, FORMAT, check_task, task_name, with_defaults_of_file
 
+Model = TypeVar("Model", bound=nn.Module)
 Builders = Mapping[str, Callable[..., Any]]
 
 
@@ -83,11 +84,15 @@ def check_built(
 
 def load_built(path: Path, built: Built, architecture: str) -> nn.Module:
     """The model of a file, in float32 and evaluation mode. Nothing is downloaded."""
+    return load_made(path, architecture, lambda: built.build(**built.arguments))
+
+
+def load_made(path: Path, architecture: str, make: Callable[[], Model]) -> Model:
+    """The model that `make` builds with the tensors of a file, in evaluation mode."""
     header, _ = read_header(path)
     try:
-        expected = expected_tensors(lambda: built.build(**built.arguments), f"the {architecture} of {path}")
-        check_tensors(path, architecture, expected, header)
-        model: nn.Module = built.build(**built.arguments)
+        check_tensors(path, architecture, expected_tensors(make, f"the {architecture} of {path}"), header)
+        model = make()
     except InputError:
         raise
     except Exception as error:  # whatever arguments that nobody expected make the parts of a model raise

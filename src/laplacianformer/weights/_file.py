@@ -33,6 +33,7 @@ from laplacianformer._util.tensor_files import (
 )
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.model._conversion import conversion_of, described, exchange
+from laplacianformer.model._image_size import fixed_size
 
 FORMAT = "laplacianformer 2"
 _INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
@@ -235,9 +236,8 @@ def _created(path: Path, metadata: Mapping[str, str], arguments: dict[str, Any])
 
 def _check_fixed_size(path: Path, model: nn.Module, size: Sequence[int]) -> None:
     """Refuse an input that the model can't take: many vision transformers are built for one image size."""
-    embedding = getattr(model, "patch_embed", None)
-    fixed = getattr(embedding, "img_size", None)
-    if fixed is not None and getattr(embedding, "strict_img_size", False) and tuple(fixed) != tuple(size[1:]):
+    fixed = fixed_size(model)
+    if fixed is not None and fixed != tuple(size[1:]):
         raise InputError(
             f"{path} states an input of {size[1]} x {size[2]} pixels, and its model takes {fixed[0]} x {fixed[1]} alone"
         )
