@@ -1,6 +1,7 @@
 """`laplacianformer reproduce`: the figures and tables of the paper."""
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
 from rich.panel import Panel
@@ -68,10 +69,13 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("--page is gone: in a clone of the repository, `python docs/reproduction.py` writes the page")
     if arguments.name is None:
         raise InputError("name an experiment; --list lists all")
-    given = ("output", "quick", "cifar10", "imagenet", "coco", "imdb", "weights", "model", "processes")
+    settings = [field.name for field in fields(frame.Settings) if field.name in arguments]
     with terminal.counter("training runs") as progress:
         experiment, outcome, results = frame.reproduce(
-            arguments.name, **{name: getattr(arguments, name) for name in given}, progress=progress
+            arguments.name,
+            output=arguments.output,
+            **{name: getattr(arguments, name) for name in settings},
+            progress=progress,
         )
     table = Table.grid(padding=(0, 2))
     for label, text in (("claim", experiment.CLAIM), ("measured", outcome.measured), ("verdict", outcome.verdict)):

@@ -3,7 +3,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,28 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    train(
-        arguments.recipe,
-        arguments.data,
-        arguments.output,
-        [*weights_overrides(arguments.weights), *arguments.overrides],
-        resume=arguments.resume,
-        allow_pipes=arguments.allow_pipes,
-    )
-
-
-def train(
-    recipe: str,
-    data: str | None,
-    output: Path | None,
-    overrides: Sequence[str] = (),
-    *,
-    resume: bool = False,
-    allow_pipes: bool = False,
-) -> None:
-    """Train what the recipe describes, and show how it goes."""
-    if allow_pipes:
-        check_pipes(data)
+    if arguments.allow_pipes:
+        check_pipes(arguments.data)
     from laplacianformer.commands.progress import ProgressReport
 
     try:
@@ -89,13 +69,14 @@ def train(
     except ImportError as error:
         raise InputError(f"training needs {error.name}: pip install 'laplacianformer[train]'") from None
     kinds = {section: kind for section, (kind, _) in tasks.items()}
-    loaded = recipes.load(recipe, kinds, [*data_overrides(data), *overrides])
-    train_task = next(train_task for kind, train_task in tasks.values() if isinstance(loaded, kind))
-    folder = output or Path("runs") / Path(recipe).stem
-    if allow_pipes and "model" not in vars(loaded):
+    overrides = [*data_overrides(arguments.data), *weights_overrides(arguments.weights), *arguments.overrides]
+    loaded = recipes.load(arguments.recipe, kinds, overrides)
+    train = next(train for kind, train in tasks.values() if isinstance(loaded, kind))
+    folder = arguments.output or Path("runs") / Path(arguments.recipe).stem
+    if arguments.allow_pipes and "model" not in vars(loaded):
         raise InputError("--allow-pipes is for classifiers of images: nothing else is trained on WebDataset shards")
-    more = {"allow_pipes": True} if allow_pipes else {}
-    train_task(loaded, folder, resume=resume, report=ProgressReport(), **more)
+    more = {"allow_pipes": True} if arguments.allow_pipes else {}
+    train(loaded, folder, resume=arguments.resume, report=ProgressReport(), **more)
 
 
 def check_pipes(data: str | None) -> None:
