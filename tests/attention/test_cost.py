@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from laplacianformer.attention import (
@@ -17,6 +16,7 @@ from laplacianformer.attention import (
     LaplacianAttention,
     SoftmaxAttention,
 )
+from tests.ops.helpers import peak_bytes
 
 from .oracle import layer_class
 
@@ -40,18 +40,6 @@ def flops(step: Callable[[], Any]) -> int:
     with FlopCounterMode(display=False) as counter:
         step()
     return counter.get_total_flops()
-
-
-def peak_bytes(step: Callable[[], Any]) -> int:
-    """The most that was allocated at a time, inside of ops too, beyond what was there before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        step()
-    events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
-    current = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        current += event.nbytes()
-        peak = max(peak, current)
-    return peak
 
 
 def costs(
