@@ -36,13 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SCORE",
         help="lowest score that is drawn and written (default: %(default)s)",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("runs/detect"),
-        metavar="DIR",
-        help="folder to write to (default: %(default)s)",
-    )
+    options.add_output(parser, Path("runs/detect"))
     options.add_device(parser)
     options.add_precision(parser)
 

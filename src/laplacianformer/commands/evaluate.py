@@ -2,19 +2,16 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.commands import (
+    evaluate_classes,
     evaluate_detector,
     evaluate_encoder,
     evaluate_segmenter,
     options,
-    tables,
     terminal,
     without,
 )
@@ -69,13 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="part of the data; as in training, validation may be called val, valid, eval or test "
         "(default: %(default)s)",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("runs/eval"),
-        metavar="DIR",
-        help="folder to write to (default: %(default)s)",
-    )
+    options.add_output(parser, Path("runs/eval"))
     parser.add_argument(
         "--batch-size",
         type=options.positive,
@@ -116,11 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
-    from laplacianformer import plots
-    from laplacianformer._util import files
-    from laplacianformer._util.devices import chosen_device
-    from laplacianformer.classification._evaluation import evaluate, open_batches
-    from laplacianformer.classification._pictures import draw_confusion
+    from laplacianformer.classification import evaluate, open_batches
 
     loaded = options.load_classifier(arguments.weights)
     batches = open_batches(
@@ -131,40 +118,14 @@ def _evaluate_classifier(arguments: argparse.Namespace) -> Sequence[str]:
         workers=arguments.workers,
         allow_pipes=arguments.allow_pipes,
     )
-    device = chosen_device(arguments.device)
-    replacement = without.Replacement(arguments, loaded.model)
-    plots.require_matplotlib()
-    files.check_folder(arguments.output)
-    result = evaluate(loaded, terminal.progress(batches, "evaluating"), device)
-    again = terminal.progress(batches, "evaluating without attention")
-    found = replacement.measured("top1", lambda: evaluate(loaded, again, device).top1)
-
-    numbers, figure = arguments.output / "eval.json", arguments.output / "confusion.png"
-    draw_confusion(result.confusion, loaded.classes, figure)
-    given = {
-        "weights": str(loaded.path),
-        "data": arguments.data,
-        "split": arguments.split,
-        "batch_size": arguments.batch_size,
-        "precision": arguments.precision,
-    }
-    files.write_json(numbers, {**given, **asdict(result), **found})
-    classes = tables.per_class("images", result.per_class, result.confusion)
-    terminal.show(_summary(result, found), classes, f"Saved: {numbers}, {figure}")
-    return result.unreadable
+    score = evaluate_classes.Score("top-1", "top1")
+    return evaluate_classes.evaluate(arguments, loaded, batches, evaluate, score=score, unit="images", rows=_rows)
 
 
-def _summary(result: "Evaluation", found: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="Evaluation")
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_row("images", f"{result.images:,}")
-    table.add_row("top-1", f"{100 * result.top1:.2f} %")
-    for cells in without.rows("top-1", "top1", found):
-        table.add_row(*cells)
-    if result.top5 is not None:
-        table.add_row("top-5", f"{100 * result.top5:.2f} %")
-    table.add_row("model alone", f"{result.images_per_second:,.0f} images/s")
-    table.add_row("with reading", f"{result.images_per_second_with_reading:,.0f} images/s")
-    table.add_row("device", result.device)
-    return table
+def _rows(result: "Evaluation") -> list[tuple[str, str]]:
+    top5 = [] if result.top5 is None else [("top-5", f"{100 * result.top5:.2f} %")]
+    return [
+        *top5,
+        ("model alone", f"{result.images_per_second:,.0f} images/s"),
+        ("with reading", f"{result.images_per_second_with_reading:,.0f} images/s"),
+    ]

@@ -45,6 +45,15 @@ def load_classifier(path: Path | None) -> "Weights":
     return loaded
 
 
+def add_output(
+    parser: argparse.ArgumentParser,
+    default: Path | None = None,
+    what: str = "folder to write to (default: %(default)s)",
+) -> None:
+    """The folder that a command writes to."""
+    parser.add_argument("--output", type=Path, default=default, metavar="DIR", help=what)
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: an accelerator if there is one, or the CPU)"

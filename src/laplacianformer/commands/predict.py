@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from laplacianformer._util.errors import InputError
-from laplacianformer.commands import options, predict_sequences, terminal
+from laplacianformer.commands import options, predict_sequences, ranked, terminal
 
 if TYPE_CHECKING:
     from laplacianformer.classification._inference import Prediction
@@ -70,6 +67,7 @@ def _predict_images(arguments: argparse.Namespace) -> int:
     from laplacianformer import plots
     from laplacianformer._util.files import check_file
     from laplacianformer.classification._inference import predict
+    from laplacianformer.weights import describe
 
     if arguments.attention is not None:
         plots.require_matplotlib()
@@ -79,16 +77,11 @@ def _predict_images(arguments: argparse.Namespace) -> int:
     found = predict(loaded, arguments.images, top=arguments.top, device=arguments.device, keep_inputs=keep)
     with options.computing(arguments):
         predictions = list(found)
-    failed = [prediction for prediction in predictions if prediction.failure]
-    if arguments.json:
-        terminal.show_json(_as_json(loaded, predictions))
-    elif len(failed) < len(predictions):
-        terminal.show_wide(_table(loaded, predictions))
-    for prediction in failed:
-        terminal.warn(f"{prediction.path}: {prediction.failure}")
+    results = [ranked.Ranked(str(one.path), str(one.path), one.ranking, one.failure) for one in predictions]
+    code = ranked.show("image", results, describe(loaded), _described(loaded), as_json=arguments.json)
     if arguments.attention is not None:
         _draw_attention(loaded, predictions, arguments.query, arguments.attention)
-    return 0 if not failed else 1 if len(failed) < len(predictions) else 2
+    return code
 
 
 def _draw_attention(
@@ -107,47 +100,14 @@ def _draw_attention(
     )
 
 
-def _table(loaded: "Weights", predictions: Sequence["Prediction"]) -> Table:
-    from laplacianformer.weights import describe
-
-    table = Table(caption=Text(describe(loaded)), caption_justify="left")
-    table.add_column("image", overflow="fold")
-    table.add_column("prediction")
-    table.add_column("probability", justify="right", no_wrap=True)
-    table.add_column("then")
-    for prediction in predictions:
-        if not prediction.failure:
-            (best, probability), *others = prediction.ranking
-            then = ", ".join(f"{name} {100 * value:.1f} %" for name, value in others)
-            best_class = terminal.plain(best, "bold")
-            path = terminal.plain(prediction.path)
-            table.add_row(path, best_class, f"{100 * probability:.1f} %", terminal.plain(then))
-    return table
-
-
-def _as_json(loaded: "Weights", predictions: Sequence["Prediction"]) -> dict[str, Any]:
+def _described(loaded: "Weights") -> dict[str, Any]:
     from laplacianformer import assets
     from laplacianformer.weights._description import metrics
 
     return {
-        "weights": {
-            "file": str(loaded.path),
-            "shipped": loaded.path == assets.PATH,
-            "architecture": loaded.metadata["architecture"],
-            "classes": loaded.classes,
-            "metrics": metrics(loaded),
-        },
-        "predictions": [
-            {
-                "image": str(prediction.path),
-                "classes": [{"class": name, "probability": value} for name, value in prediction.ranking],
-            }
-            for prediction in predictions
-            if not prediction.failure
-        ],
-        "failures": [
-            {"image": str(prediction.path), "reason": prediction.failure}
-            for prediction in predictions
-            if prediction.failure
-        ],
+        "file": str(loaded.path),
+        "shipped": loaded.path == assets.PATH,
+        "architecture": loaded.metadata["architecture"],
+        "classes": loaded.classes,
+        "metrics": metrics(loaded),
     }

@@ -51,11 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=options.processes, metavar="N", help="training runs at a time (default: one per core)"
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="folder of results (default: results/experiments; runs/quick, runs/imagenet or runs/coco at these scales)",
+    options.add_output(
+        parser,
+        what="folder of results (default: results/experiments; runs/quick, runs/imagenet or runs/coco at these scales)",
     )
 
 

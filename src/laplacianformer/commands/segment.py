@@ -28,13 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_images(parser)
     parser.add_argument("--weights", type=Path, required=True, metavar="FILE", help="weights of a segmenter")
     options.add_window(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("runs/segment"),
-        metavar="DIR",
-        help="folder to write to (default: %(default)s)",
-    )
+    options.add_output(parser, Path("runs/segment"))
     options.add_device(parser)
     options.add_precision(parser)
 

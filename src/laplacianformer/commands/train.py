@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to start from: a weights file (.safetensors), or a model of timm, whose weights are downloaded; "
         "laplacianformer_nano is in the package (default: as the recipe says)",
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (default: runs/NAME)")
+    options.add_output(parser, what="folder of the run (default: runs/NAME)")
     parser.add_argument(
         "--resume", action="store_true", help="continue from the checkpoint in --output, if there is one"
     )
