@@ -1,4 +1,8 @@
-"""What the benchmarks that train share: commands that continue where they were stopped, and what they cost."""
+"""What the benchmarks that train share: commands that continue where they were stopped, and what they cost.
+
+`laplacianformer.experiments.sweep` is for many trainings at a time, compared by their accuracy in one table. Here the
+question is what a command of any kind (`convert`, `eval`) costs in all, over every start of it: one at a time.
+"""
 
 import json
 import os

@@ -171,7 +171,7 @@ def test_a_short_training_learns_to_find_shapes(tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_that_of_the_recipe() -> None:
-    recipe = load_recipe("coco-maskrcnn")
+    recipe = load_recipe("coco")
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-4)
     schedule = create_schedule(optimiser, recipe.optimise, 1000, recipe.optimise.lr_steps)
     rates = {}

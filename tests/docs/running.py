@@ -29,7 +29,7 @@ NOT_RUN = {
     "laplacianformer demo": "serves until it is interrupted; tests/demo runs it",
     "laplacianformer train --recipe imagenet": "needs ImageNet",
     "laplacianformer eval --weights model.safetensors --data 'wds/imagenet:pipe:": "needs the network",
-    "laplacianformer train --recipe coco-maskrcnn": "needs COCO",
+    "laplacianformer train --recipe coco": "needs COCO",
     "laplacianformer train --recipe camvid": "needs CamVid",
     "laplacianformer train --recipe ade20k-fpn": "needs ADE20K",
     "laplacianformer export --weights runs/shapes-segmentation": "half a minute; see export/test_segmenter.py",

@@ -15,10 +15,12 @@ import laplacianformer
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import Recipe
 from laplacianformer.classification import load_recipe as load_classification
+from laplacianformer.classification._recipe import size_overrides as classification_size
 from laplacianformer.cli import main
 from laplacianformer.convert import ConvertRecipe
 from laplacianformer.detection import DetectionRecipe
 from laplacianformer.detection import load_recipe as load_detection
+from laplacianformer.detection._recipe import size_overrides as detection_size
 from laplacianformer.segmentation import SegmentationRecipe
 from laplacianformer.sequences import SequenceEncoder, SequenceRecipe
 from laplacianformer.sequences import load_recipe as load_sequences
@@ -26,13 +28,14 @@ from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._checkpoint import differences
 
 SIZES = ("tiny", "small", "medium", "large", "huge")
-COCO = ["coco-maskrcnn", "coco-retinanet"]
+DETECTORS = ["mask_rcnn", "retinanet"]
+OLD_COCO = {"coco-maskrcnn": ["detector.name=mask_rcnn"], "coco-retinanet": ["detector.name=retinanet"]}
 CLASSIFICATION = ["digits", "cifar10", "ablation", "probe", "fashion-mnist", "imagenet", "finetune"]
-DETECTION = [*COCO, "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
+DETECTION = ["coco", "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
 SEGMENTATION = ["shapes-segmentation", "camvid", "ade20k-fpn", "cityscapes-upernet"]
 SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval"]
 CONVERSION = ["convert-vit", "convert-pvt"]
-FAMILIES = ["imagenet", *COCO]
+FAMILIES = {"imagenet": classification_size, "coco": detection_size}
 KINDS: dict[str, Any] = {
     "model": Recipe,
     "detector": DetectionRecipe,
@@ -44,8 +47,12 @@ KINDS: dict[str, Any] = {
 DROP_PATH = {"tiny": 0.1, "small": 0.1, "medium": 0.2, "large": 0.3, "huge": 0.4}
 REPORTED = {
     "imagenet": {"tiny": "81.4", "small": "83.8", "medium": "85.3", "large": "85.6", "huge": "85.8"},
-    "coco-maskrcnn": {"tiny": "43.2  40.3", "small": "45.8  42.0", "medium": "48.0  43.5", "large": "48.2  43.8"},
-    "coco-retinanet": {"tiny": "42.5", "small": "45.5", "medium": "47.2", "large": "48.5"},
+    "coco": {
+        "tiny": "43.2  40.3  42.5",
+        "small": "45.8  42.0  45.5",
+        "medium": "48.0  43.5  47.2",
+        "large": "48.2  43.8  48.5",
+    },
 }
 
 
@@ -58,7 +65,7 @@ def head_of(name: str) -> list[str]:
 
 
 def sized(family: str, size: str) -> Any:
-    return recipes.load(family, KINDS, recipes.size_overrides(family, size))
+    return recipes.load(family, KINDS, FAMILIES[family](size))
 
 
 def test_every_promised_recipe_is_there() -> None:
@@ -110,10 +117,10 @@ def test_the_imagenet_recipe_is_that_of_the_pvt_and_deit_line(size: str) -> None
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", COCO)
-def test_the_coco_recipes_are_the_1x_schedule(name: str, size: str) -> None:
-    recipe = sized(name, size)
-    assert recipe.detector.name.replace("_", "") == name.split("-")[1]
+@pytest.mark.parametrize("name", DETECTORS)
+def test_the_coco_recipe_is_the_1x_schedule(name: str, size: str) -> None:
+    recipe = load_detection("coco", [f"detector.name={name}", *detection_size(size)])
+    assert recipe.detector.name == name
     assert recipe.detector.backbone == f"laplacianformer_{size}"
     assert recipe.detector.backbone_args == {"drop_path_rate": DROP_PATH[size]}
     optimise, data = recipe.optimise, recipe.data
@@ -146,20 +153,24 @@ def test_the_long_range_recipes_have_the_published_budget(task: str) -> None:
     assert SequenceEncoder(257, length, 2, attention_args=recipe.encoder.attention_args)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_old_name_of_a_size_says_which_command_line_replaces_it(
-    family: str, size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+OLD_NAMES = {f"{family}-{size}": (family, size) for family in ("imagenet", *OLD_COCO) for size in SIZES}
+
+
+@pytest.mark.parametrize("old", [*OLD_NAMES, *OLD_COCO])
+def test_an_old_name_says_which_command_line_replaces_it(
+    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["train", "--recipe", f"{family}-{size}", "--output", str(tmp_path / "run")])
+        main(["train", "--recipe", old, "--output", str(tmp_path / "run")])
     said = capsys.readouterr().err
     assert (stop.value.code, said.count("\n")) == (2, 1)
-    assert f"'{family}-{size}' is now a size of the recipe '{family}'" in said
-    *words, name, first, second = said.rpartition(": ")[2].split()
-    assert words == ["laplacianformer", "train", "--output", f"runs/{family}-{size}", "--recipe"]
-    overrides = [first, second]
-    assert recipes.load(name, KINDS, overrides) == sized(family, size)
+    assert f"'{old}' is now another with overrides" in said
+    *words, option, name = (given := said.rpartition(": ")[2].split())[:6]
+    assert [*words, option] == ["laplacianformer", "train", "--output", f"runs/{old}", "--recipe"]
+    found = recipes.load(name, KINDS, given[6:])
+    family, size = OLD_NAMES.get(old, (old, "tiny"))
+    sized = {"imagenet": classification_size}.get(family, detection_size)(size)
+    assert found == recipes.load(name, KINDS, [*OLD_COCO.get(family, ()), *sized])
 
 
 @pytest.mark.parametrize(
@@ -225,12 +236,12 @@ WRONG_DETECTION = {
 @pytest.mark.parametrize("override", WRONG_DETECTION)
 def test_mistakes_in_a_detection_recipe_are_reported_in_one_line(override: str) -> None:
     with pytest.raises(InputError, match=WRONG_DETECTION[override]) as error:
-        load_detection("coco-maskrcnn", [override])
+        load_detection("coco", [override])
     assert "\n" not in str(error.value)
 
 
 def test_a_detection_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
-    recipe = load_detection("coco-retinanet", ["data.short_side=[480, 800]"])
+    recipe = load_detection("coco", ["detector.name=retinanet", "data.short_side=[480, 800]"])
     (tmp_path / "copy.yaml").write_text(recipes.as_yaml(recipe))
     assert load_detection(str(tmp_path / "copy.yaml")) == recipe
 

@@ -1,7 +1,7 @@
 """What a recipe with a `model:` section may say: every key, its type, its range and what it means."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,7 @@ from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
+    SIZES,
     Count,
     Fraction,
     Mean,
@@ -22,6 +23,7 @@ from laplacianformer.training._recipe import (
     Workers,
     check_warmup,
     checked,
+    overrides_for_size,
 )
 from laplacianformer.weights._file import FORBIDDEN
 from laplacianformer.weights._start import read_start
@@ -84,9 +86,19 @@ class Augment:
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
+def size_overrides(size: str) -> tuple[str, ...]:
+    """The overrides that set the size of the model in the recipe imagenet: "small", for example."""
+    return overrides_for_size("model.name", "model.args", size)
+
+
+_REPLACED = {f"imagenet-{size}": " ".join(("imagenet", *size_overrides(size))) for size in SIZES}
+
+
 @checked
 class Recipe:
     """One training run of a classifier."""
+
+    replaced: ClassVar[Mapping[str, str]] = _REPLACED  # recipes that there are no more: what follows --recipe now
 
     model: Model
     data: Data

@@ -1,13 +1,14 @@
 """What a recipe with a `detector:` section may say: every key, its type, its range and what it means."""
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from laplacianformer._util import limits
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
+    SIZES,
     Count,
     EvaluatedRun,
     Fraction,
@@ -20,6 +21,7 @@ from laplacianformer.training._recipe import (
     Workers,
     check_warmup,
     checked,
+    overrides_for_size,
 )
 
 
@@ -71,9 +73,23 @@ class DetectionOptimise(Optimise):
     lr_steps: tuple[Positive, ...] = ()  # epochs after which the learning rate drops to a tenth; none: a cosine
 
 
+def size_overrides(size: str) -> tuple[str, ...]:
+    """The overrides that set the size of the model in the recipe coco: "small", for example."""
+    return overrides_for_size("detector.backbone", "detector.backbone_args", size)
+
+
+_COCO = {"coco-maskrcnn": ("coco",), "coco-retinanet": ("coco", "detector.name=retinanet")}
+_REPLACED = {
+    **{old: " ".join(new) for old, new in _COCO.items()},
+    **{f"{old}-{size}": " ".join((*new, *size_overrides(size))) for old, new in _COCO.items() for size in SIZES},
+}
+
+
 @checked
 class DetectionRecipe:
     """One training run of a detector."""
+
+    replaced: ClassVar[Mapping[str, str]] = _REPLACED  # recipes that there are no more: what follows --recipe now
 
     detector: Detector
     data: DetectionData

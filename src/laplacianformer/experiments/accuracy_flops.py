@@ -75,10 +75,10 @@ def run(settings: Settings) -> Outcome:
 
 def _trained(settings: Settings) -> dict[str, float]:
     """Top-1 on ImageNet, in percent."""
-    from laplacianformer.training._recipes import size_overrides  # needs the packages for training
+    from laplacianformer.classification._recipe import size_overrides  # needs the packages for training
 
     names = [name for _, name, *_ in REPORTED if name.startswith(OURS)]
-    sizes = {name: size_overrides("imagenet", name.removeprefix(OURS).lower()) for name in names}
+    sizes = {name: size_overrides(name.removeprefix(OURS).lower()) for name in names}
     runs = [Run("imagenet", {"model": name}, size, 0, settings.imagenet) for name, size in sizes.items()]
     rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1, progress=settings.progress)
     return {row["model"]: 100 * float(row["validation_accuracy"]) for row in rows}

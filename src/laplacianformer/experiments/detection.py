@@ -40,7 +40,7 @@ REPORTED: list[tuple[str, str, float, float, float | None]] = [
 ]
 RECORDED = Path("results/recipes")  # one folder per training
 SIZES = ("tiny", "small", "medium", "large")
-DETECTORS = ("maskrcnn", "retinanet")
+DETECTORS = {"maskrcnn": (), "retinanet": ("detector.name=retinanet",)}  # overrides of the recipe
 QUICK = (
     *("data.shapes_train=8", "data.shapes_val=4", "data.shapes_size=48", "data.short_side=[48]", "data.long_side=64"),
     *("optimise.epochs=1", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),
@@ -65,10 +65,13 @@ def _trained(settings: Settings) -> Found:
     if settings.quick:
         runs = [Run("shapes-maskrcnn", {}, QUICK, 0)]
     else:
-        from laplacianformer.training._recipes import size_overrides  # needs the packages for training
+        from laplacianformer.detection._recipe import size_overrides  # needs the packages for training
 
-        every = [(f"coco-{detector}", size) for detector in DETECTORS for size in SIZES]
-        runs = [Run(family, {"size": size}, size_overrides(family, size), 0, settings.coco) for family, size in every]
+        runs = [
+            Run("coco", {"detector": short, "size": size}, (*named, *size_overrides(size)), 0, settings.coco)
+            for short, named in DETECTORS.items()
+            for size in SIZES
+        ]
     rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1, progress=settings.progress)
     found: Found = {}
     for run, row in zip(runs, rows, strict=True):

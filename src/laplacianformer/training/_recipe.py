@@ -121,6 +121,16 @@ class OnBackbone:
     args: dict[str, Any] = Field(default_factory=dict)  # of the builder
 
 
+# Stochastic depth per size of the backbone, for training from the start.
+_DROP_PATH_RATES = {"tiny": 0.1, "small": 0.1, "medium": 0.2, "large": 0.3, "huge": 0.4}
+SIZES = tuple(_DROP_PATH_RATES)
+
+
+def overrides_for_size(name_key: str, arguments_key: str, size: str) -> tuple[str, ...]:
+    """The overrides that set the size of the backbone in a recipe, by its keys for the name and the arguments."""
+    return f"{name_key}=laplacianformer_{size}", f"{arguments_key}.drop_path_rate={_DROP_PATH_RATES[size]}"
+
+
 def check_warmup(optimise: Optimise) -> None:
     """Raises what pydantic reports as a mistake in the recipe."""
     if optimise.warmup_epochs >= optimise.epochs:

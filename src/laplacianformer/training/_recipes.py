@@ -17,14 +17,6 @@ from laplacianformer.training._unique_keys import UniqueKeyLoader
 
 Recipe = TypeVar("Recipe")
 
-# Families of recipes that have one file for all sizes: the keys that set the size, and the stochastic depth per size.
-_SIZE_KEYS = {
-    "imagenet": ("model.name", "model.args.drop_path_rate"),
-    "coco-maskrcnn": ("detector.backbone", "detector.backbone_args.drop_path_rate"),
-    "coco-retinanet": ("detector.backbone", "detector.backbone_args.drop_path_rate"),
-}
-_DROP_PATH_RATES = {"tiny": 0.1, "small": 0.1, "medium": 0.2, "large": 0.3, "huge": 0.4}
-
 
 def names() -> list[str]:
     """The recipes of the package."""
@@ -36,9 +28,10 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
 
     Args:
         kinds: types of recipes by the section that only this type has: {"model": Recipe, "detector": DetectionRecipe}.
-            A type may have a function `complete` that fills in keys which the file leaves to something else.
+            A type may have a function `complete` that fills in keys which the file leaves to something else, and a
+            table `replaced` of recipes that there are no more, with what follows `--recipe` now.
     """
-    tree = parse_yaml(_read(name), name)
+    tree = parse_yaml(_read(name, kinds.values()), name)
     if not isinstance(tree, dict):
         raise InputError(f"recipe {name}: expected sections such as data: and optimise:, got {type(tree).__name__}")
     stated = set(tree)  # what the file says decides; where it says nothing, the overrides do
@@ -97,12 +90,6 @@ def with_defaults(text: str, kind: type) -> str:
         return text
 
 
-def size_overrides(family: str, size: str) -> tuple[str, ...]:
-    """The overrides that set the model size in a family of recipes: ("imagenet", "small"), for example."""
-    name_key, drop_path_key = _SIZE_KEYS[family]
-    return f"{name_key}=laplacianformer_{size}", f"{drop_path_key}={_DROP_PATH_RATES[size]}"
-
-
 def read_yaml(path: Path) -> Any:
     """The values in a YAML file that may come from anyone: of JSON's types, within the limits of a recipe."""
     return parse_yaml(_read_file(path), str(path))
@@ -112,11 +99,14 @@ def _folder() -> Any:
     return resources.files("laplacianformer") / "recipes"
 
 
-def _read(name: str) -> str:
+def _read(name: str, kinds: Iterable[type]) -> str:
     if name.endswith((".yaml", ".yml")):
         return _read_file(Path(name), "the recipe ")
     if name not in names():
-        _refuse_old_name(name)
+        replaced = {old: new for kind in kinds for old, new in getattr(kind, "replaced", {}).items()}
+        if name in replaced:
+            command = f"laplacianformer train --output runs/{name} --recipe {replaced[name]}"
+            raise InputError(f"the recipe {name!r} is now another with overrides: {command}")
         raise InputError(
             f"no recipe {name!r}{_nearest(name, names())}: give a .yaml file or one of {', '.join(names())}"
         )
@@ -134,17 +124,6 @@ def _read_file(path: Path, what: str = "") -> str:
     if len(data) > limits.MOST_RECIPE_BYTES:
         raise InputError(f"{what}{path} has more than {limits.MOST_RECIPE_BYTES} bytes")
     return text
-
-
-def _refuse_old_name(name: str) -> None:
-    """There was a file for each size, imagenet-small for example: say what replaced it."""
-    family, _, size = name.rpartition("-")
-    if family in _SIZE_KEYS and size in _DROP_PATH_RATES:
-        overrides = " ".join(size_overrides(family, size))
-        raise InputError(
-            f"the recipe {name!r} is now a size of the recipe {family!r}: "
-            f"laplacianformer train --output runs/{name} --recipe {family} {overrides}"
-        )
 
 
 def parse_yaml(text: str, what: str) -> Any:
