@@ -18,13 +18,13 @@ from laplacianformer.model._conversion import conversion_of
 from laplacianformer.segmentation import load_segmenter, read_labels, save_segmenter
 from laplacianformer.segmentation._evaluation import open_data as open_labelled
 from laplacianformer.sequences import SequenceEncoder, Wanted, load_encoder, open_sequences, save_encoder
-from laplacianformer.weights import load_weights
+from laplacianformer.weights import _description, load_weights
 from tests.convert import helpers as convert
 from tests.detection import helpers as detection
 from tests.detection.helpers import open_folder
 from tests.helpers import INPUT, save_small
 from tests.segmentation import helpers as segmentation
-from tests.test_limits import MERGED, refused
+from tests.test_limits import MERGED, refused, rewrite
 
 
 @pytest.fixture
@@ -103,6 +103,31 @@ def test_a_recipe_in_a_segmenter_is_not_trusted(path: Path, recipe: str) -> None
     loaded = load_segmenter(path)
     with pytest.raises(InputError, match="the recipe in the metadata of"):
         open_labelled(loaded, "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"description": "x" * 100_001}, "description in the metadata of .* has 100001 characters: at most 100000"),
+        ({"x" * 100_001: ""}, r"xxx... \(100001 characters\) in the metadata of .* has 100001 characters"),
+        ({"recipe": "x" * 9_000_000}, "recipe in the metadata .* at most 8000000"),
+        ({str(number): "" for number in range(1000)}, "entries in its metadata: at most 1000"),
+    ],
+    ids=["text", "name", "recipe", "entries"],
+)
+def test_metadata_of_any_length_is_refused(path: Path, changes: dict[str, str], message: str) -> None:
+    save_small(path)
+    rewrite(path, **changes)
+    refused(path, message)
+    with pytest.raises(InputError, match=message):
+        save_small(path, **changes)
+
+
+def test_long_metadata_is_shown_in_part(path: Path) -> None:
+    save_small(path, description="x" * 90_000, data="y" * 90_000)
+    loaded = load_weights(path)
+    assert max(map(len, _description.describe(loaded).splitlines())) < 1100
+    assert len(_description.origin(loaded)) < 1300
 
 
 def test_an_input_that_a_model_of_one_size_cannot_take_is_refused(path: Path) -> None:
