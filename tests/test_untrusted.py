@@ -153,6 +153,38 @@ def test_merge_keys_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
         load_recipe("digits", ["model.args={a: &a {b: 1}, c: {<<: [*a, *a]}}"])
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return detection.coco_folder(tmp_path / "data", train=2, val=1)
+
+
+def test_masks_that_memory_does_not_hold_are_refused_when_the_file_is_opened(folder: Path) -> None:
+    def edit(tree: dict[str, Any]) -> None:
+        tree["images"][0].update(width=10_000, height=10_000)
+        one = next(entry for entry in tree["annotations"] if entry["image_id"] == tree["images"][0]["id"])
+        polygon = {"segmentation": [[1, 1, 9, 1, 9, 9]], "bbox": [1, 1, 8, 8], "area": 32}
+        tree["annotations"] = [{**one, **polygon, "id": number} for number in range(1, 22)]
+
+    detection.change(folder, "train", edit)
+    message = "has 21 objects with masks of 100000000 pixels: at most 2000000000"
+    with pytest.raises(InputError, match=message):
+        open_folder(folder, masks=True)
+    assert len(open_folder(folder, masks=False)) == 2
+
+
+@pytest.mark.timeout(30)
+def test_many_categories_take_no_time_and_their_names_are_text(folder: Path) -> None:
+    def many(tree: dict[str, Any]) -> None:
+        tree["categories"] += [{"id": number, "name": f"more {number}"} for number in range(100, 50_100)]
+
+    detection.change(folder, "train", many)
+    assert len(open_folder(folder).classes) > 50_000
+    for name in (1, ["a"], {"a": 1}, None, True, ""):
+        detection.change(folder, "train", lambda tree, name=name: tree["categories"][0].update(name=name))
+        with pytest.raises(InputError, match=r"a category needs an id \(a whole number\) and a name \(text\)"):
+            open_folder(folder)
+
+
 def test_a_conversion_names_each_layer_once_and_not_too_many() -> None:
     said = {"attention": "laplacian", "attention_args": {}, "layers": ["a", "b", "a"]}
     with pytest.raises(InputError, match="it names a layer twice"):

@@ -32,6 +32,7 @@ MOST_NESTED = 20  # lists in lists
 
 # ---- images and COCO files ----
 MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
+MOST_MASKED = 2_000_000_000  # pixels of all masks of an image
 
 # ---- options ----
 MOST_PROCESSES = 512  # loader workers, training runs at a time
