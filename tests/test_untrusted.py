@@ -18,13 +18,13 @@ from laplacianformer.model._conversion import conversion_of
 from laplacianformer.segmentation import load_segmenter, read_labels, save_segmenter
 from laplacianformer.segmentation._evaluation import open_data as open_labelled
 from laplacianformer.sequences import SequenceEncoder, Wanted, load_encoder, open_sequences, save_encoder
-from laplacianformer.weights import load_weights
+from laplacianformer.weights import _description, load_weights
 from tests.convert import helpers as convert
 from tests.detection import helpers as detection
 from tests.detection.helpers import open_folder
 from tests.helpers import INPUT, save_small
 from tests.segmentation import helpers as segmentation
-from tests.test_limits import MERGED, refused
+from tests.test_limits import MERGED, refused, rewrite
 
 
 @pytest.fixture
@@ -105,6 +105,31 @@ def test_a_recipe_in_a_segmenter_is_not_trusted(path: Path, recipe: str) -> None
         open_labelled(loaded, "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"description": "x" * 100_001}, "description in the metadata of .* has 100001 characters: at most 100000"),
+        ({"x" * 100_001: ""}, r"xxx... \(100001 characters\) in the metadata of .* has 100001 characters"),
+        ({"recipe": "x" * 9_000_000}, "recipe in the metadata .* at most 8000000"),
+        ({str(number): "" for number in range(1000)}, "entries in its metadata: at most 1000"),
+    ],
+    ids=["text", "name", "recipe", "entries"],
+)
+def test_metadata_of_any_length_is_refused(path: Path, changes: dict[str, str], message: str) -> None:
+    save_small(path)
+    rewrite(path, **changes)
+    refused(path, message)
+    with pytest.raises(InputError, match=message):
+        save_small(path, **changes)
+
+
+def test_long_metadata_is_shown_in_part(path: Path) -> None:
+    save_small(path, description="x" * 90_000, data="y" * 90_000)
+    loaded = load_weights(path)
+    assert max(map(len, _description.describe(loaded).splitlines())) < 1100
+    assert len(_description.origin(loaded)) < 1300
+
+
 def test_an_input_that_a_model_of_one_size_cannot_take_is_refused(path: Path) -> None:
     convert.save_teacher(path, convert.teacher())
     load_weights(path)
@@ -126,6 +151,38 @@ def test_merge_keys_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
         read_labels(tmp_path / "labels.yaml")
     with pytest.raises(InputError, match="merge keys"):
         load_recipe("digits", ["model.args={a: &a {b: 1}, c: {<<: [*a, *a]}}"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return detection.coco_folder(tmp_path / "data", train=2, val=1)
+
+
+def test_masks_that_memory_does_not_hold_are_refused_when_the_file_is_opened(folder: Path) -> None:
+    def edit(tree: dict[str, Any]) -> None:
+        tree["images"][0].update(width=10_000, height=10_000)
+        one = next(entry for entry in tree["annotations"] if entry["image_id"] == tree["images"][0]["id"])
+        polygon = {"segmentation": [[1, 1, 9, 1, 9, 9]], "bbox": [1, 1, 8, 8], "area": 32}
+        tree["annotations"] = [{**one, **polygon, "id": number} for number in range(1, 22)]
+
+    detection.change(folder, "train", edit)
+    message = "has 21 objects with masks of 100000000 pixels: at most 2000000000"
+    with pytest.raises(InputError, match=message):
+        open_folder(folder, masks=True)
+    assert len(open_folder(folder, masks=False)) == 2
+
+
+@pytest.mark.timeout(30)
+def test_many_categories_take_no_time_and_their_names_are_text(folder: Path) -> None:
+    def many(tree: dict[str, Any]) -> None:
+        tree["categories"] += [{"id": number, "name": f"more {number}"} for number in range(100, 50_100)]
+
+    detection.change(folder, "train", many)
+    assert len(open_folder(folder).classes) > 50_000
+    for name in (1, ["a"], {"a": 1}, None, True, ""):
+        detection.change(folder, "train", lambda tree, name=name: tree["categories"][0].update(name=name))
+        with pytest.raises(InputError, match=r"a category needs an id \(a whole number\) and a name \(text\)"):
+            open_folder(folder)
 
 
 def test_a_conversion_names_each_layer_once_and_not_too_many() -> None:

@@ -155,9 +155,9 @@ def test_models_that_a_file_can_not_describe_are_refused(path):
 
 
 def rewritten(path, tensors=None, **metadata):
-    """The file with some of its metadata replaced (None: removed), or other tensors."""
+    """The file with some of its metadata replaced (None: removed), or other tensors; without the checksum."""
     with safe_open(path, framework="pt") as file:
-        stated = {**file.metadata(), **metadata}
+        stated = {**file.metadata(), "sha256": None, **metadata}
     found = safetensors.torch.load_file(path)
     safetensors.torch.save_file(
         {**found, **(tensors or {})}, path, {key: text for key, text in stated.items() if text is not None}

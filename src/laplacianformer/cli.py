@@ -1,6 +1,7 @@
 """The command line, `laplacianformer COMMAND`: the table of commands, exit codes and errors. No logic."""
 
 import argparse
+import io
 import os
 import sys
 import textwrap
@@ -8,8 +9,9 @@ from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from laplacianformer import __version__
-from laplacianformer._util.errors import InputError
+from laplacianformer._util.errors import InputError, is_out_of_memory
 from laplacianformer._util.interrupted import as_exceptions
+from laplacianformer._util.limits import one_line
 from laplacianformer._util.text import printable
 from laplacianformer.commands import (
     convert,
@@ -59,6 +61,7 @@ COMMANDS: dict[str, Command] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command. Exit codes: see EPILOG."""
     terminal.escape_log()
+    _print_all_characters()
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
     try:
@@ -68,6 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = COMMANDS[parsed.command].run(parsed)
     except (InputError, OSError) as error:
         parser.exit(2, f"laplacianformer {parsed.command}: {printable(error)}\n")
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = (
+            f"the memory is not enough ({one_line(str(error)) or 'no reason given'}): give it fewer or smaller inputs"
+        )
+        parser.exit(2, f"laplacianformer {parsed.command}: {printable(said)}\n")
     except KeyboardInterrupt:
         parser.exit(INTERRUPTED, f"laplacianformer {parsed.command}: interrupted\n")
     if code:
@@ -108,6 +118,13 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(subparser)
     return parser
+
+
+def _print_all_characters() -> None:
+    """Escape what the terminal or the file behind a stream can't encode, such as names where it takes ASCII alone."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _check_environment() -> None:

@@ -66,6 +66,37 @@ def test_unused_paths_spare_what_is_protected_and_what_was_given_before(tmp_path
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_link_in_the_place_of_the_partial_file_is_not_followed(tmp_path, monkeypatch, hard):
+    """Its name can be known before."""
+    path, precious = tmp_path / "file", tmp_path / "precious"
+    precious.write_text("precious")
+    for name in ("file", "kept"):
+        (tmp_path / f".{name}.{os.getpid()}.partial").symlink_to(precious)
+    path.write_bytes(b"old")
+    if not hard:
+        monkeypatch.setattr(os, "link", lambda *names: os.open("/dev/full/no links here", os.O_RDONLY))
+    with replacing(path, keep=tmp_path / "kept") as file:
+        file.write(b"new")
+    assert precious.read_text() == "precious"
+    assert (path.read_bytes(), (tmp_path / "kept").read_bytes()) == (b"new", b"old")
+    assert sorted(os.listdir(tmp_path)) == ["file", "kept", "precious"]
+
+
+def test_a_partial_file_that_appears_after_it_was_removed_is_not_opened(tmp_path, monkeypatch):
+    precious, unlink = tmp_path / "precious", Path.unlink
+    precious.write_text("precious")
+
+    def planted(path, missing_ok=False):
+        unlink(path, missing_ok)
+        path.symlink_to(precious)
+
+    monkeypatch.setattr(Path, "unlink", planted)
+    with pytest.raises(InputError, match="File exists"):
+        write_json(tmp_path / "file", 1)
+    assert precious.read_text() == "precious"
+
+
 # ---- what is not a regular file ----
 
 

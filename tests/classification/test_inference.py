@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from laplacianformer.classification import _inference as inference
 from laplacianformer.classification._inference import attention_rows, predict
 from laplacianformer.data import _images as images
 from laplacianformer.inspect import token_attention
@@ -31,6 +32,18 @@ def test_predictions_come_in_order_and_a_broken_file_has_a_reason(loaded, names)
     assert [len(prediction.ranking) for prediction in found] == [2, 2, 0, 2]
     assert [bool(prediction.failure) for prediction in found] == [False, False, True, False]
     assert all(prediction.model_input is None for prediction in found)
+
+
+def test_large_images_are_in_smaller_batches(loaded, names, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(inference, "_BATCH_PIXELS", 2 * 32 * 32 + 1)
+    loaded.model.register_forward_pre_hook(lambda model, given: sizes.append(len(given[0])))
+    assert len(list(predict(loaded, names, device="cpu"))) == 4
+    assert sizes == [2, 1]
+    monkeypatch.setattr(inference, "_BATCH_PIXELS", 1)
+    sizes.clear()
+    assert len(list(predict(loaded, names, device="cpu"))) == 4
+    assert sizes == [1, 1, 1]
 
 
 def test_as_many_inputs_are_kept_as_were_asked_for(loaded, names):

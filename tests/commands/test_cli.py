@@ -1,16 +1,20 @@
 """The command line itself: wrong arguments, help, exit codes, and that it starts without what commands need."""
 
 import argparse
+import io
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
+import torch
+from rich.table import Table
 
 from laplacianformer import cli
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import COMMANDS, main
+from laplacianformer.commands import terminal
 
 NAMES = ("info", "demo", "train", "convert", "eval", "predict", "detect", "segment", "diagnose", "export", "reproduce")
 
@@ -41,6 +45,58 @@ def test_positional_arguments_may_follow_options_and_a_double_dash(monkeypatch):
     main(["train", "a.b=1", "--recipe", "digits", "c.d=2", "--resume", "e.f=3"])
     main(["train", "a.b=1", "--recipe", "digits", "--", "--c.d=2"])
     assert parsed == [["a.b=1", "c.d=2", "e.f=3"], ["a.b=1", "--c.d=2"]]
+
+
+# ---- memory and encodings ----
+
+
+@pytest.mark.parametrize("command", ["predict", "eval", "diagnose"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB\n"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_too_little_memory_is_one_line(command, error, monkeypatch, capsys):
+    def run(arguments):
+        raise error
+
+    monkeypatch.setattr(COMMANDS[command], "run", run)
+    assert code_of([command, *(["a.png"] if command != "eval" else ["--data", "x"])]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"laplacianformer {command}: the memory is not enough (")
+    assert said.count("\n") == 1
+
+
+def test_another_error_of_a_program_is_not_hidden(monkeypatch):
+    def run(arguments):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(COMMANDS["info"], "run", run)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        main(["info"])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_what_the_output_can_not_encode_is_escaped(encoding, monkeypatch):
+    def run(arguments):
+        print("日本")
+        table = Table("日本")
+        table.add_row("日本")
+        terminal.show("日本 [b]", table)
+        terminal.note("日本")
+
+    monkeypatch.setattr(COMMANDS["info"], "run", run)
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    main(["info"])
+    for stream, count in zip(streams, (4, 1), strict=True):
+        stream.flush()
+        assert stream.buffer.getvalue().count(rb"\u65e5\u672c") == count
 
 
 # ---- help ----

@@ -7,8 +7,8 @@ from tests.fuzz.outcome import classify
 
 # Each makes a case of a random generator, and how large its part of all cases is.
 KINDS = {
-    "weights": (weights.weights_file, 0.18),
-    "recipe": (files.recipe, 0.16),
+    "weights": (weights.weights_file, 0.17),
+    "recipe": (files.recipe, 0.15),
     "coco": (files.coco_file, 0.08),
     "image": (files.image, 0.06),
     "text": (folders.text_data, 0.08),
@@ -16,8 +16,9 @@ KINDS = {
     "folder": (folders.folder_tree, 0.06),
     "metrics": (folders.metrics_file, 0.03),
     "checkpoint": (files.checkpoint_file, 0.03),
-    "options": (options.command_line, 0.06),
-    "op": (calls.op_call, 0.2),
+    "options": (options.command_line, 0.05),
+    "pictures": (options.pictures, 0.04),
+    "op": (calls.op_call, 0.19),
 }
 
 

@@ -29,7 +29,7 @@ from tests.convert import helpers as converting
 from tests.detection import helpers as detection
 from tests.fuzz import nasty
 from tests.fuzz.outcome import ClearError, SilentlyWrong
-from tests.helpers import picture, save_small
+from tests.helpers import picture, save_small, save_swin
 from tests.segmentation import helpers as segmenting
 from tests.training import helpers as training
 
@@ -50,6 +50,7 @@ class Samples:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         save_small(folder / "classifier.safetensors", metrics='{"accuracy": 0.5}')
+        save_swin(folder / "swin.safetensors")
         save_detector(folder / "detector.safetensors", detection.small("retinanet"), classes=["a", "b", "c"])
         segmentation.save_segmenter(folder / "segmenter.safetensors", segmenting.small(), labels=["a", "b", "c"])
         encoder = sequences.SequenceEncoder(16, 32, 10, dim=16, depth=1, mlp_dim=16, landmarks=4)
@@ -107,6 +108,8 @@ def recipe(rng: random.Random, samples: Samples) -> Case:
         text = nasty.text(rng)
     finally:
         sys.setrecursionlimit(before)
+    if rng.random() < 0.2:
+        text = _with_anchors(rng, text)
     data = text.encode(errors="surrogatepass")
     if rng.random() < 0.2:
         data = nasty.damage(rng, data)
@@ -128,6 +131,20 @@ def recipe(rng: random.Random, samples: Samples) -> Case:
             path.unlink(missing_ok=True)
 
     return run
+
+
+def _with_anchors(rng: random.Random, text: str) -> str:
+    """The text of a recipe with aliases and merges in one of its values; they may stand for more than memory holds."""
+    first = rng.choice(["[x, x]", "{k: 1}", "1" + ":1" * rng.choice([1, 10**5]), "*a", "{<<: *a}", "{<<: {}, k: 2}"])
+    values, before = [f"&a {first}"], "a"
+    for name in "bcdefghi"[: rng.choice([0, 1, 2, 8])]:
+        aliases = ", ".join([f"*{before}"] * rng.choice([1, 2, 9]))
+        merges = [f"{{<<: [{aliases}]}}", f"{{<<: *{before}, k: 2}}", f"{{? <<\n : *{before}}}"]
+        values.append(f"&{name} " + rng.choice([f"[{aliases}]", *merges]))
+        before = name
+    start = text.find("{") + 1 if text.startswith("{") else 0
+    added = rng.choice(["more", "model", "data"]) + ": [" + ", ".join(values) + "]"
+    return f"{text[:start]}{added}{', ' if start else chr(10)}{text[start:]}"
 
 
 def checkpoint_file(rng: random.Random, samples: Samples) -> Case:

@@ -7,6 +7,7 @@ import io
 import os
 import random
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,10 +158,35 @@ def label_data(rng: random.Random, samples: Samples) -> Case:
 
 
 def folder_tree(rng: random.Random, samples: Samples) -> Case:
+    """A folder or a tar of classes."""
+    return rng.choice([folder_of_classes, folder_of_classes, tar_of_classes])(rng, samples)
+
+
+def tar_of_classes(rng: random.Random, samples: Samples) -> Case:
+    """One class or more, below outer folders and with subfolders: each image is of its class, or the tar is refused."""
+    outer = rng.choice(["", "", "train", "some", "some/train", "./train", "images"])
+    classes = rng.choice([["a"], ["a"], ["a", "b"], ["a", "b", "train"], [os.fsdecode(b"\xff"), "日本"]])
+    deeper = rng.choice([[""], ["", "2023"], ["2023"], ["2023", "2024"], ["2024/1", "2024/2"]])
+    files = [(name, f"{outer}/{name}/{rng.choice(deeper)}/{index}.png") for index in range(4) for name in classes]
+
+    def run() -> None:
+        with _folder(rng, samples) as root:
+            with tarfile.open(root / "train.tar", "w") as tar:
+                for _, path in files:
+                    (root / "image").write_bytes(samples.picture.read_bytes())
+                    tar.add(root / "image", os.path.normpath(path).lstrip("/"))
+            with expecting(InputError, shown=printable):
+                found = image_folders.open_folder(root / "train.tar")
+                labels = sorted(found.classes[found.read(index)[1]] for index in range(len(found)))
+                if labels != sorted(name for name, _ in files):
+                    raise SilentlyWrong(f"{files} are of {labels}")
+
+    return run
+
+
+def folder_of_classes(rng: random.Random, samples: Samples) -> Case:
     """Classes with subfolders, links, pipes and files of other kinds: each real image once, in its class."""
-    names = ["a", "b", "a/deep", "b/1/2", "c", "", ".hidden", "ü", os.fsdecode(b"\xff"), "a\nb", "\x1b[31m"]
-    steps = [(rng.choice(_ENTRIES), rng.choice([*names[:3], rng.choice(names)])) for _ in range(rng.choice([1, 2, 4]))]
-    like_torchvision = rng.random() < 0.5
+    steps, like_torchvision = odd_entries(rng), rng.random() < 0.5
 
     def run() -> None:
         with _folder(rng, samples) as root:
@@ -181,6 +207,12 @@ def folder_tree(rng: random.Random, samples: Samples) -> Case:
     return run
 
 
+def odd_entries(rng: random.Random) -> list[tuple[Callable[[Path, Path, int], None], str]]:
+    """What to make, each in some folder: images, links, pipes and other files."""
+    names = ["a", "b", "a/deep", "b/1/2", "c", "", ".hidden", "ü", os.fsdecode(b"\xff"), "a\nb", "\x1b[31m"]
+    return [(rng.choice(_ENTRIES), rng.choice([*names[:3], rng.choice(names)])) for _ in range(rng.choice([1, 2, 4]))]
+
+
 def _image(folder: Path, root: Path, index: int) -> None:
     picture(index, (4, 4)).save(folder / f"{index}.png")
 
@@ -195,6 +227,9 @@ _ENTRIES: list[Callable[[Path, Path, int], None]] = [
     _link(lambda folder, root: root / "a"),
     _link(lambda folder, root: root / "a" / "0.png"),
     _link(lambda folder, root: root / "gone"),
+    _link(lambda folder, root: root / "loop"),
+    lambda folder, root, index: (root / f"loop{index}").symlink_to(root / f"loop{index}"),
+    lambda folder, root, index: (folder / f"{index}.png").symlink_to(f"{index}.png"),
     lambda folder, root, index: os.mkfifo(folder / f"{index}.png"),
     lambda folder, root, index: (folder / f"{index}.png").mkdir(),
     lambda folder, root, index: (folder / f"{index}.png").write_bytes(b""),

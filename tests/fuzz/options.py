@@ -2,11 +2,16 @@
 
 import contextlib
 import io
+import os
 import random
+import shutil
+from pathlib import Path
+from typing import Any
 
 from laplacianformer.cli import main
 from tests.fuzz import nasty
 from tests.fuzz.files import Case, Samples
+from tests.fuzz.folders import odd_entries
 from tests.fuzz.outcome import ClearError, SilentlyWrong
 
 OPTIONS = {
@@ -52,18 +57,63 @@ def command_line(rng: random.Random, samples: Samples) -> Case:
     arguments = [command, *sure, *odd] if rng.random() < 0.7 else [command, *odd, *sure]
 
     def run() -> None:
-        stdout, stderr = io.StringIO(), io.StringIO()
-        try:
-            with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-                main([_as_argument(argument) for argument in arguments])
-        except SystemExit as stop:
-            said = stderr.getvalue().encode(errors="backslashreplace").decode().strip()  # as stderr does
-            if stop.code == 2:
-                raise ClearError(_without(arguments, said.splitlines()[-1] if said else "")) from None
-            if stop.code not in (0, 1) and not isinstance(stop.code, str):
-                raise SilentlyWrong(f"exit code {stop.code} of {arguments}: {said}") from None
+        code, said = _ended(arguments)
+        if code == 2:
+            raise ClearError(_without(arguments, said[-1] if said else ""))
+        if code not in (0, 1) and not isinstance(code, str):
+            raise SilentlyWrong(f"exit code {code} of {arguments}: {said}")
 
     return run
+
+
+def pictures(rng: random.Random, samples: Samples) -> Case:
+    """Images in odd folders, given to detect and segment: a result or a reason for each, and the images stay."""
+    command, name = rng.choice([("detect", "detector"), ("segment", "segmenter")])
+    weights = ["--weights", str(samples.folder / f"{name}.safetensors")]
+    steps = odd_entries(rng)
+    given, inside = rng.choice(["", "", "a", "a/*", "**/*.png", "gone"]), rng.choice(["out", "out", "a/0.png", "loop"])
+    inside = rng.choice([inside, given]) if given in ("", "a") else inside
+
+    def run() -> None:
+        root = samples.folder / f"case-{rng.randrange(10**9)}"
+        (root / "a").mkdir(parents=True)
+        try:
+            shutil.copyfile(samples.picture, root / "a" / "0.png")
+            for index, (make, folder) in enumerate(steps, 1):
+                (root / folder).mkdir(parents=True, exist_ok=True)
+                make(root / folder, root, index)
+            before = _contents(root)
+            code, said = _ended([command, *weights, str(root / given), "--output", str(root / inside)])
+            if before.items() - _contents(root).items():
+                raise SilentlyWrong(f"{command} of {given!r} to {inside!r} has changed what was there")
+            if code in (1, 2):
+                raise ClearError(_without([str(root)], said[-1] if said else ""))
+            if code:
+                raise SilentlyWrong(f"exit code {code}: {said}")
+        finally:
+            shutil.rmtree(root)
+
+    return run
+
+
+def _contents(root: Path) -> dict[str, Any]:
+    """Files and links by name, without following any."""
+    found = {}
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder) / name for name in names):
+            found[str(path)] = os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+    return found
+
+
+def _ended(arguments: list[str]) -> tuple[Any, list[str]]:
+    """The exit code of a command, and the lines that it wrote to stderr."""
+    stdout, stderr, code = io.StringIO(), io.StringIO(), 0
+    try:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            main([_as_argument(argument) for argument in arguments])
+    except SystemExit as stop:
+        code = stop.code
+    return code, stderr.getvalue().encode(errors="backslashreplace").decode().strip().splitlines()  # as stderr does
 
 
 def _without(arguments: list[str], said: str) -> str:

@@ -17,20 +17,28 @@ from tests.fuzz.files import Case, Samples, dumped, expecting
 from tests.fuzz.outcome import ClearError, SilentlyWrong
 
 _SIDE = 64  # pixels: the limit of the package is far more than a test has time for
+_SIDES: list[Any] = [
+    *(0, -1, 1, 16, 31, 32, 33, 64, 224, 1000, 2048, 8191, 8192, 10**5, 10**9, 32.0, "32", None),
+    *([32, 64], [64, 8192], [32]),
+]
+_TEXTS = ("description", "data", "commit", "date", "recipe", "metrics", "architecture", "sha256", "task")
 _NUMBERS = (math.nan, math.inf, -math.inf, 3e38, -3e38, 1e-45)
 
 
 def weights_file(rng: random.Random, samples: Samples) -> Case:
     """A weights file with other metadata, another header, damaged bytes, or numbers that are not finite."""
-    name = rng.choice([*["classifier"] * 3, "detector", "segmenter", "encoder", "converted"])
+    name = rng.choice([*["classifier"] * 3, "detector", "segmenter", "encoder", "converted", "swin"])
     load, use = _KINDS.get(name, (load_weights, _classify))
     data = (samples.folder / f"{name}.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header, tensors = json.loads(data[8 : 8 + length]), bytearray(data[8 + length :])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))  # safetensors writes them in any order
-    kind = rng.random()
-    if kind < 0.6:
-        said = header["__metadata__"]
+    kind, said = rng.random(), header["__metadata__"]
+    if kind < 0.08:
+        said[rng.choice([*_TEXTS, nasty.text(rng)])] = rng.choice(["x", "\n", "日本 "]) * int(10 ** rng.uniform(2, 6))
+    elif kind < 0.16 or (name == "swin" and kind < 0.5):
+        _resize(rng, said)
+    elif kind < 0.6:
         key = rng.choice(list(said))
         try:
             said[key] = dumped(nasty.change(rng, json.loads(said[key])))
@@ -39,6 +47,7 @@ def weights_file(rng: random.Random, samples: Samples) -> Case:
     elif kind < 0.72:
         header = nasty.change(rng, header)
     elif kind < 0.86:
+        checked = rng.random() < 0.2 or not said.pop("sha256", "")
         for _ in range(rng.choice([1, 1, 20])):
             struct.pack_into("<f", tensors, 4 * rng.randrange(len(tensors) // 4), rng.choice(_NUMBERS))
     text = dumped(header).encode(errors="surrogatepass")
@@ -51,18 +60,33 @@ def weights_file(rng: random.Random, samples: Samples) -> Case:
         path.write_bytes(data + tensors)
         try:
             with expecting(InputError):
-                use(load(path), samples)
+                loaded = load(path)
+                if 0.72 <= kind < 0.86 and checked:
+                    raise SilentlyWrong("other numbers than those that were written")
+                use(loaded, samples)
         finally:
             path.unlink(missing_ok=True)
 
     return run
 
 
+def _resize(rng: random.Random, said: dict[str, str]) -> None:
+    """Let a file ask for a model of another image size, which may have tables that are not in the file."""
+    side = rng.choice(_SIDES)
+    said["model_args"] = json.dumps({**json.loads(said["model_args"]), "img_size": side})
+    stated = json.loads(said.get("input", "{}"))
+    if "size" in stated and rng.random() < 0.7:
+        said["input"] = json.dumps({**stated, "size": [3, *side] if isinstance(side, list) else [3, side, side]})
+
+
 def _classify(loaded: Any, samples: Samples) -> None:
-    os.fsencode(_description.describe(loaded))
-    _description.origin(loaded)
+    for said in (_description.describe(loaded), _description.origin(loaded)):
+        if len(os.fsencode(said)) > 40_000:
+            raise SilentlyWrong(f"{len(said)} characters of description")
     channels, *sides = loaded.input["size"]
-    small = replace(loaded, input={**loaded.input, "size": (channels, *(min(_SIDE, side) for side in sides))})
+    if not getattr(getattr(loaded.model, "patch_embed", None), "strict_img_size", False):
+        sides = [min(_SIDE, side) for side in sides]
+    small = replace(loaded, input={**loaded.input, "size": (channels, *sides)})
     (found,) = classification.predict(small, [str(samples.picture)])
     _check(found.failure, [probability for _, probability in found.ranking])
 

@@ -71,6 +71,15 @@ def test_the_lock_ends_with_the_run_whatever_ends_it(tmp_path: Path) -> None:
     assert error.traceback, "which keeps everything alive that the first call had"
 
 
+def test_the_process_is_on_the_disk_before_the_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network file system another machine would read an empty file."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.pread(descriptor, 100, 0)))
+    FolderLock(tmp_path / "run").release()
+    (said,) = flushed
+    assert said.startswith(f"{os.getpid()} on ".encode())
+
+
 def test_two_locks_of_one_process_exclude_each_other(tmp_path: Path) -> None:
     first = FolderLock(tmp_path)
     with pytest.raises(InputError, match=f"process {os.getpid()} on "):
@@ -105,7 +114,15 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None
         ("nfs", "rw,nolock", True),
         ("nfs4", "rw,local_lock=none", False),
         ("nfs4", "rw,local_lock=all", True),
+        ("cifs", "rw,vers=3.1.1", False),
+        ("cifs", "rw,vers=3.1.1,nobrl", True),
+        ("lustre", "rw,flock", False),
+        ("lustre", "rw,localflock", True),
+        ("9p", "rw,trans=virtio", True),
+        ("virtiofs", "rw", True),
         ("fuse.sshfs", "rw", True),
+        ("fuse.unknown", "rw", True),
+        ("fuseblk", "rw", False),
         ("ext4", "rw", False),
     ],
 )
@@ -118,4 +135,4 @@ def test_locks_that_other_machines_do_not_see_are_named(
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {place} {kind} {options} 0 0\n")
     monkeypatch.setattr(locks, "_MOUNTS", mounts)
     FolderLock(folder / "run").release()
-    assert ("its locks are local" in caplog.text) == local
+    assert ("its locks may be seen on this one alone" in caplog.text) == local

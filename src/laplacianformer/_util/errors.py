@@ -3,3 +3,10 @@
 
 class InputError(ValueError):
     """A wrong recipe, a missing folder, a full disk: the message says what was given, what was expected, what to do."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was no memory left: Python and every device of torch say so in words of their own."""
+    words = ("out of memory", "not enough memory", "allocate memory", "can't allocate", "failed to allocate")
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(word in said for word in words))

@@ -14,6 +14,9 @@ from typing import Any, BinaryIO
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.text import to_json
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
@@ -43,7 +46,7 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with partial.open("wb") as file:
+            with _new(partial) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -53,6 +56,12 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[BinaryIO]:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def _new(path: Path) -> BinaryIO:
+    """A file that nobody else has made: its name can be known before, and a link there would be followed."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _BINARY, 0o666), "wb")
 
 
 def _target(path: Path) -> Path:
@@ -95,7 +104,8 @@ def _also_as(path: Path, other: Path) -> None:
     try:
         os.link(path, partial)
     except OSError:  # a file system without hard links
-        shutil.copyfile(path, partial)
+        with path.open("rb") as file, _new(partial) as copy:
+            shutil.copyfileobj(file, copy)
     os.replace(partial, other)
     partial.unlink(missing_ok=True)  # it is still there where both were the same file already
 

@@ -11,7 +11,9 @@ from laplacianformer._util.errors import InputError
 # ---- weights files ----
 MOST_PARAMETERS = 4_000_000_000  # numbers in all tensors of a file
 MOST_TENSORS = 100_000
-MOST_JSON = 8_000_000  # characters of one entry of the metadata
+MOST_ENTRIES = 1_000  # of the metadata
+MOST_JSON = 8_000_000  # characters of one entry that is JSON
+MOST_TEXT = 100_000  # characters of any other entry, and of a name
 MOST_ARGUMENTS = 1_000  # values in the arguments of a model
 LARGEST_ARGUMENT = 100_000  # any number among them: widths, classes
 DEEPEST = 1_000  # those that say how often something is repeated: depths, layers, iterations
@@ -30,6 +32,7 @@ MOST_NESTED = 20  # lists in lists
 
 # ---- images and COCO files ----
 MOST_PIXELS = 178_956_970  # 512 MB as RGB, where Pillow stops by itself
+MOST_MASKED = 2_000_000_000  # pixels of all masks of an image
 
 # ---- options ----
 MOST_PROCESSES = 512  # loader workers, training runs at a time
@@ -47,10 +50,10 @@ def shown(value: Any) -> str:
         return f"something too long to be shown ({type(value).__name__})"
 
 
-def one_line(text: str) -> str:
-    """Text for a message: one line, at most 200 characters."""
+def one_line(text: str, most: int = _SHOWN) -> str:
+    """Text for a message: one line, at most 200 characters or as many as given."""
     text = " ".join(text.encode(errors="backslashreplace").decode().split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def reason(error: BaseException) -> str:

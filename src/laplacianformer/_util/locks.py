@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from laplacianformer._util.errors import InputError
@@ -20,8 +21,11 @@ logger = logging.getLogger(__name__)
 _NAME = ".lock"
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # its target would be overwritten
 _MOUNTS = Path("/proc/self/mounts")
-_LOCAL = {"nolock", "local_lock=flock", "local_lock=all"}  # options of NFS whose locks other machines don't see
-_REMOTE = ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone")  # file systems that have only such locks
+# Options of file systems on other machines with which those don't see the locks of this one.
+_LOCAL = {"nolock", "local_lock=flock", "local_lock=all", "nobrl", "localflock"}
+_NETWORK = ("nfs", "cifs", "smb", "lustre")
+_UNKNOWN = ("9p", "virtiofs", "fuse")  # it depends on what is behind them
+_ON_THIS_MACHINE = ("fuseblk", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat", "fuse.fuse-overlayfs", "fuse.mergerfs")
 _held = set[int]()  # file descriptors
 
 
@@ -54,11 +58,18 @@ def _locked(folder: Path) -> int:
             if _is_at(path, descriptor):  # the process before may have removed it after it was opened here
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}".encode())
+                _flush(descriptor)
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _flush(descriptor: int) -> None:
+    """Let other machines read what was written; some file systems can't, and their locks are as good as before."""
+    with suppress(OSError):
+        os.fsync(descriptor)
 
 
 def _lock(descriptor: int, folder: Path) -> None:
@@ -75,11 +86,14 @@ def _lock(descriptor: int, folder: Path) -> None:
         logger.warning("can't tell whether another run writes to %s, it has no locks: %s", folder, error)
     else:
         if _locks_are_local(folder):
-            logger.warning("can't tell whether a run on another machine writes to %s: its locks are local", folder)
+            logger.warning(
+                "can't tell whether a run on another machine writes to %s: its locks may be seen on this one alone",
+                folder,
+            )
 
 
 def _locks_are_local(folder: Path) -> bool:
-    """Whether the folder is on other machines, too, which don't see its locks; as far as the system says so."""
+    """Whether the folder may be on other machines, too, which don't see its locks; as far as the system says so."""
     try:
         mounts = [line.split(" ") for line in _MOUNTS.read_text(errors="surrogateescape").splitlines()]
     except OSError:
@@ -89,7 +103,9 @@ def _locks_are_local(folder: Path) -> bool:
     if not above:
         return False
     _, _, kind, options, *_ = max(above, key=lambda mount: len(mount[1]))
-    return kind in _REMOTE or (kind.startswith("nfs") and not _LOCAL.isdisjoint(options.split(",")))
+    if kind.startswith(_NETWORK):
+        return not _LOCAL.isdisjoint(options.split(","))
+    return kind.startswith(_UNKNOWN) and kind not in _ON_THIS_MACHINE
 
 
 def _unescaped(mount_point: str) -> str:

@@ -1,8 +1,9 @@
 """safetensors files: tensors by name, and metadata that says what they are, each entry as text."""
 
+import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,20 @@ _DTYPES = {
     "U8": torch.uint8,
     "C64": torch.complex64,
 }
+_CHECKSUM = "sha256"  # the entry of the metadata that has one
+_LONG = {  # entries that are JSON or a recipe
+    *("model_args", "classes", "input", "metrics", "labels", "category_ids", "converted", "converted_from", "recipe"),
+}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a file, whole or not at all. The tensors may be on any device, and share memory."""
+    """Write a file, whole or not at all. The tensors may be on any device, and share memory.
+
+    The metadata gets a checksum of the tensors: damage is found before they are used.
+    """
+    _check_texts(path, metadata)
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    data = safetensors.torch.save(copies, dict(metadata))
+    data = safetensors.torch.save(copies, {**metadata, _CHECKSUM: _checksum(sorted(copies.items()))})
     with replacing(path) as file:
         file.write(data)
 
@@ -70,11 +79,41 @@ def read_header(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         shapes = {name: part.get_shape() for name, part in slices.items()}
         dtypes = {name: _DTYPES.get(part.get_dtype(), torch.bool) for name, part in slices.items()}
         metadata = file.metadata() or {}
+    _check_texts(path, metadata)
     count = sum(math.prod(shape) for shape in shapes.values())
     if count > limits.MOST_PARAMETERS:
         raise InputError(f"{path} has {count} numbers in its tensors: at most {limits.MOST_PARAMETERS} are possible")
     tensors = {name: torch.empty(shape, dtype=dtypes[name], device="meta") for name, shape in shapes.items()}
     return tensors, metadata
+
+
+def _check_texts(path: Path, metadata: Mapping[str, str]) -> None:
+    """Refuse a file that says more than anybody reads, beside what is JSON or a recipe, which have limits of theirs."""
+    if len(metadata) > limits.MOST_ENTRIES:
+        found, most = len(metadata), limits.MOST_ENTRIES
+        raise InputError(f"{path} has {found} entries in its metadata: at most {most} are possible")
+    for key, text in metadata.items():
+        most = limits.MOST_JSON if key in _LONG else limits.MOST_TEXT
+        if (length := max(len(key), len(text))) > most:
+            what = f"{limits.one_line(key)} in the metadata of {path}"
+            raise InputError(f"{what} has {length} characters: at most {most} are possible")
+
+
+def _checksum(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """SHA-256 of the names, types, shapes and bytes of tensors on the CPU, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _check_undamaged(path: Path, metadata: Mapping[str, str], tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise unless these, all of a file in the order of their names, are what was written. Old files can't tell."""
+    if _CHECKSUM in metadata and _checksum(tensors) != metadata[_CHECKSUM]:
+        raise InputError(
+            f"{path} is damaged, or was changed: its tensors do not have the checksum that was written with them"
+        )
 
 
 @contextmanager
@@ -184,7 +223,8 @@ def load_described(model: nn.Module, path: Path, architecture: str) -> None:
 
     Settings that a file of an earlier version does not state are those of the model.
     """
-    tensors, _ = read_tensors(path)
+    tensors, metadata = read_tensors(path)
+    _check_undamaged(path, metadata, sorted(tensors.items()))
     own = model.state_dict()
     check_tensors(path, architecture, own, tensors)  # the settings in them, too
     model.load_state_dict({**entries(own), **tensors})
@@ -197,20 +237,21 @@ def load_tensors(
     names: Mapping[str, str] | None = None,
     kept: Collection[str] = (),
 ) -> None:
-    """Load the tensors of a file into a model. The header is checked first, and only what is loaded is read.
+    """Load the tensors of a file into a model. The header is checked first, and only what is loaded is kept.
 
     Args:
         architecture: what the file should hold, for messages.
         names: of tensors in the model, each with its name in the file; without them, all of the file under their own.
         kept: names of tensors that the model keeps, which are not loaded.
     """
-    header, _ = read_header(path)
+    header, metadata = read_header(path)
     names = {name: name for name in header} if names is None else names
     expected = model.state_dict()
     own = {name: expected[name] for name in kept}
     chosen = {name: stored for name, stored in names.items() if name not in own}
     check_tensors(path, architecture, expected, {**{name: header[stored] for name, stored in chosen.items()}, **own})
     with _opened(path, "pt") as file:
+        _check_undamaged(path, metadata, ((name, file.get_tensor(name)) for name in sorted(header)))
         tensors = {**{name: file.get_tensor(stored) for name, stored in chosen.items()}, **own}
     check_tensors(path, architecture, expected, tensors)  # the settings in them, too
     model.load_state_dict(tensors)

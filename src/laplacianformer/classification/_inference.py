@@ -1,5 +1,6 @@
 """Predictions for images in files."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +19,7 @@ from laplacianformer.plots import AttentionFigureRow
 from laplacianformer.weights import Weights
 
 BATCH_SIZE = 32
+_BATCH_PIXELS = 2**23  # of a batch: 32 images of 512 x 512, or one of the largest
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def predict(
     model = loaded.model.to(chosen)
     transform = images.to_input(loaded.input)
     files = images.find(names)
-    while batch := list(islice(files, BATCH_SIZE)):
+    batch_size = max(1, min(BATCH_SIZE, _BATCH_PIXELS // math.prod(loaded.input["size"][1:])))
+    while batch := list(islice(files, batch_size)):
         inputs = [failure or model_input(path, transform) for path, failure in batch]
         readable = [entry for entry in inputs if isinstance(entry, Tensor)]
         rankings = iter(_rankings(loaded, model, torch.stack(readable).to(chosen), top) if readable else [])

@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 
 from laplacianformer._util.errors import InputError
+from laplacianformer._util.limits import one_line
 from laplacianformer._util.text import printable
 from laplacianformer.demo.page import literal
 from laplacianformer.demo.painter import Painted, Painter
@@ -80,7 +81,7 @@ def _open(painter: Painter) -> Any:
 def _heading(painter: Painter) -> str:
     loaded = painter.loaded
     names = loaded.labels.names
-    listed = literal(", ".join([*names[:20], *(["..."] if len(names) > 20 else [])]))
+    listed = literal(one_line(", ".join([*names[:20], *(["..."] if len(names) > 20 else [])]), 1000))
     return (
         "# LaplacianFormer: the class of every pixel\n"
         f"{literal(loaded.path.name)}: {literal(loaded.metadata['architecture'])} on "

@@ -80,12 +80,18 @@ def _checked_images(entries: list[Any], source: str) -> dict[int, _Tree]:
 
 def _checked_categories(entries: list[Any], source: str) -> dict[int, _Tree]:
     categories: dict[int, _Tree] = {}
+    names = set[str]()
     for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get("id"), int) or not entry.get("name"):
-            raise InputError(f"{source}: a category needs an id (a whole number) and a name, got {limits.shown(entry)}")
-        if entry["id"] in categories or entry["name"] in [other["name"] for other in categories.values()]:
-            raise InputError(f"{source}: the category {entry['name']!r} (id {entry['id']}) appears twice")
-        categories[entry["id"]] = entry
+        fields = entry if isinstance(entry, dict) else {}
+        number, name = fields.get("id"), fields.get("name")
+        if not isinstance(number, int) or not isinstance(name, str) or not name:
+            raise InputError(
+                f"{source}: a category needs an id (a whole number) and a name (text), got {limits.shown(entry)}"
+            )
+        if number in categories or name in names:
+            raise InputError(f"{source}: the category {limits.shown(name)} (id {limits.shown(number)}) appears twice")
+        categories[number] = fields
+        names.add(name)
     if not categories:
         raise InputError(f"{source} has no categories")
     return categories

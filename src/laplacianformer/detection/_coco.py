@@ -54,6 +54,18 @@ class CocoImages:
         self.objects: dict[int, list[dict[str, Any]]] = {entry["id"]: [] for entry in self.entries}
         for entry in self.tree["annotations"]:
             self.objects[entry["image_id"]].append(entry)
+        if masks:
+            self._check_masks()
+
+    def _check_masks(self) -> None:
+        """Refuse an image whose masks, of all its objects at once, would be more than memory holds."""
+        for entry in self.entries:
+            count, pixels = len(self.objects[entry["id"]]), entry["width"] * entry["height"]
+            if count * pixels > limits.MOST_MASKED:
+                raise InputError(
+                    f"{self.source}: {limits.one_line(entry['file_name'])} has {count} objects with masks of {pixels} "
+                    f"pixels: at most {limits.MOST_MASKED} pixels are possible in all of an image"
+                )
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from laplacianformer._util.errors import is_out_of_memory
 from laplacianformer._util.measuring import ProcessKilled, in_child, interleaved, limit_memory, peak_memory
 from laplacianformer.attention import ATTENTIONS, GridAttention
 from laplacianformer.attention._grid import allowed
@@ -92,7 +93,7 @@ def _peak_and_time(method: str, part: str, length: int, threads: int) -> Row | N
         megabytes = peak_memory(call, device)
         times = interleaved({"pass": call}, seconds=0.3, rounds=3, device=device)["times"]["pass"]
     except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError) and "alloc" not in str(error) and "memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         return None
     return {"megabytes": round(megabytes, 2), "seconds": float(f"{times['fastest_ms'] / 1e3:.4g}")}

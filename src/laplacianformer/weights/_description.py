@@ -6,17 +6,21 @@ from laplacianformer._util import limits
 from laplacianformer._util.tensor_files import json_entry
 from laplacianformer.weights._file import Weights
 
+_MOST_SHOWN = 1_000  # characters
+
 
 def describe(loaded: Weights) -> str:
     """What the weights are, in a few lines: size, data, accuracy, limits."""
     millions = sum(parameter.numel() for parameter in loaded.model.parameters()) / 1e6
     _, height, width = loaded.input["size"]
-    names = f": {', '.join(loaded.classes)}" if len(loaded.classes) <= 20 else ""
+    names = f": {_shown(', '.join(loaded.classes))}" if len(loaded.classes) <= 20 else ""
     lines = [
         f"{loaded.metadata['architecture']}, {millions:.1f} M parameters, for images of {height} x {width} pixels",
-        loaded.metadata.get("description", ""),
-        ", ".join(f"{key.replace('_', ' ')} {percent(key, value)}" for key, value in metrics(loaded).items()),
-        f"Not shown, as they are no finite numbers: {', '.join(strange)}" if (strange := not_finite(loaded)) else "",
+        _shown(loaded.metadata.get("description", "")),
+        _shown(", ".join(f"{key.replace('_', ' ')} {percent(key, value)}" for key, value in metrics(loaded).items())),
+        f"Not shown, as they are no finite numbers: {_shown(', '.join(strange))}"
+        if (strange := not_finite(loaded))
+        else "",
         f"It knows {len(loaded.classes)} classes{names}. An image of anything else is assigned to one of them.",
     ]
     return "\n".join(line for line in lines if line)
@@ -27,9 +31,14 @@ def origin(loaded: Weights) -> str:
     said, measured = loaded.metadata, metrics(loaded).get("accuracy")
     accuracy = "unknown" if measured is None else percent("accuracy", measured)
     return (
-        f"{loaded.path.name}: {said['architecture']} trained on {said.get('data', 'unknown data')}, "
+        f"{loaded.path.name}: {said['architecture']} trained on {_shown(said.get('data', 'unknown data'))}, "
         f"accuracy {accuracy}, commit {said.get('commit', 'unknown')[:12]}"
     )
+
+
+def _shown(text: str) -> str:
+    """As much of it as fits into a few lines."""
+    return text if len(text) <= _MOST_SHOWN else limits.one_line(text, _MOST_SHOWN)
 
 
 def metrics(loaded: Weights) -> dict[str, float]:
