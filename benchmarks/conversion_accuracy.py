@@ -1,14 +1,17 @@
 """What a conversion is worth: accuracy by landmarks, converted layers, images seen and what layers learn, and controls.
 
     python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --data DIR
-    python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --weights FILE --data DIR data.crop_pct=1.0
+    python benchmarks/conversion_accuracy.py vit_tiny_patch16_224 --weights FILE --classes FILE --data DIR --seed 1
 
-Writes results/benchmarks/conversion/accuracy.csv, one row per conversion, after each one, and accuracy.png; rows that
-are there are not made again. Checkpoints are in --runs: a run that was stopped continues.
+Writes results/benchmarks/conversion/accuracy.csv, one row per conversion with the overrides that were given, after each
+one, and accuracy.png, of all seeds; rows that are there are not made again. Checkpoints are in --runs: a run that was
+stopped continues. Labels count only where the names of the outputs are right: without --classes they are those of the
+folders in alphabetical order.
 """
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +25,7 @@ from laplacianformer.convert import ConvertRecipe, Result, load_recipe, train
 from laplacianformer.convert._teacher import stated_input
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.rows import Row, read_rows, write_rows
+from laplacianformer.experiments.statistics import summary
 from laplacianformer.plots._figure import new_figure, save
 
 BUDGET = 1600  # images of each phase
@@ -35,7 +39,15 @@ CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear attention": ("linear", {}),
     "inline": ("inline", {}),
 }
-LEARN = ("low-rank", "scales")  # the default is all
+AUTO = {"grid": 7, "gain": "auto"}  # sqrt(m), which stays; lambda alone is learned, in the projections or as a factor
+LEARN: dict[str, tuple[str, dict[str, Any]]] = {  # the default is all, with the gain learned
+    "low-rank": ("low-rank", GRID),
+    "scales": ("scales", GRID),
+    "directions": ("directions", GRID),  # all, with lambda fixed as calibrated
+    "all, gain fixed": ("all", AUTO),
+    "scales, gain fixed": ("scales", AUTO),
+    "directions, gain fixed": ("directions", AUTO),
+}
 KERNELS = ("gaussian", "matern", "cosine", "polynomial")  # in the same layer
 QUESTIONS = ("default", "controls", "kernels", "learn", "landmarks", "layers", "images")
 
@@ -61,8 +73,22 @@ def main() -> None:
             continue
         rows.append(key | measured(arguments, question, setting, overrides) | provenance(threads=arguments.threads))
         write_rows(file, rows)
-    draw([row for row in rows if str(row["seed"]) == str(arguments.seed)], file.with_suffix(".png"))
-    show(rows)
+    draw(summed_up(rows), file.with_suffix(".png"))
+    show([{name: row.get(name, "") for name in rows[-1]} for row in rows])
+
+
+def summed_up(rows: list[Row]) -> list[Row]:
+    """One row per setting: mean and standard deviation over its seeds of the accuracies."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((str(row["question"]), str(row["setting"])), []).append(row)
+    summed: list[Row] = []
+    for (question, setting), of_one in found.items():
+        top1 = summary([float(row["top1"]) for row in of_one])
+        teacher = summary([float(row["teacher_top1"]) for row in of_one])
+        numbers = {"top1": top1.mean, "deviation": top1.deviation, "teacher_top1": teacher.mean, "seeds": len(of_one)}
+        summed.append({"question": question, "setting": setting, **numbers})
+    return summed
 
 
 def variants(only: str | None) -> Iterator[tuple[str, str, list[str]]]:
@@ -71,7 +97,10 @@ def variants(only: str | None) -> Iterator[tuple[str, str, list[str]]]:
         ("default", "grid 7", []),
         *(("controls", name, _attention(*given)) for name, given in CONTROLS.items()),
         *(("kernels", name, _attention("ablation", {**GRID, "kernel": name})) for name in KERNELS),
-        *(("learn", learn, [f"convert.learn={learn}"]) for learn in LEARN),
+        *(
+            ("learn", name, [f"convert.learn={learn}", f"convert.attention_args={json.dumps(options)}"])
+            for name, (learn, options) in LEARN.items()
+        ),
         *(("landmarks", f"grid {grid}", [f"convert.attention_args.grid={grid}"]) for grid in LANDMARKS),
         *(("layers", layers, [f"convert.layers={_numbers(layers)}"]) for layers in LAYERS),
         *(("images", str(count), _budget(count)) for count in IMAGES),
@@ -94,7 +123,7 @@ def _budget(images: int) -> list[str]:
 
 def measured(arguments: argparse.Namespace, question: str, setting: str, overrides: Sequence[str]) -> Row:
     begin = time.monotonic()
-    folder = arguments.runs / f"{question}-{setting.replace(' ', '-')}-{arguments.seed}"
+    folder = arguments.runs / f"{question}-{setting.replace(',', '').replace(' ', '-')}-{arguments.seed}"
     recipe = recipe_of(arguments, overrides)
     result: Result = train(recipe, folder, resume=True)
     errors = [row["loss"] for row in read_rows(folder / "match" / "metrics.csv")]
@@ -107,6 +136,7 @@ def measured(arguments: argparse.Namespace, question: str, setting: str, overrid
         "teacher_top1": round(100 * result.teacher_accuracy, 2),
         "agreement": round(100 * result.agreement, 2),
         "seconds": round(time.monotonic() - begin),
+        "overrides": " ".join(arguments.overrides),
     }
 
 
@@ -141,34 +171,41 @@ def draw(rows: list[Row], path: Path) -> None:
     for axis in (landmarks, images):
         for name, style in (("teacher", "--"), ("mean over queries", ":")):
             found = [row["teacher_top1" if name == "teacher" else "top1"] for row in rows if row["setting"] == name]
-            height = float(rows[0]["teacher_top1"]) if name == "teacher" else float(found[0]) if found else None
+            height = rows[0]["teacher_top1"] if name == "teacher" else found[0] if found else None
             if height is not None:
                 axis.axhline(height, color="0.4", linestyle=style, label=name)
         axis.legend(frameon=False, fontsize=8)
+    if (most := max(row["seeds"] for row in rows)) > 1:
+        figure.suptitle(f"mean and standard deviation, up to {most} seeds", fontsize=9)
     save(figure, path)
 
 
 def curve(axis: Any, rows: list[Row], questions: dict[str, Callable[[str], int]]) -> None:
-    found = [
-        (questions[str(r["question"])](str(r["setting"])), float(r["top1"])) for r in rows if r["question"] in questions
-    ]
-    axis.plot(*zip(*sorted(found), strict=True), **STYLES[0], markersize=5)
+    found = [(questions[r["question"]](r["setting"]), r["top1"], _error(r)) for r in rows if r["question"] in questions]
+    x, heights, errors = zip(*sorted(found), strict=True)
+    axis.errorbar(x, heights, yerr=errors, **STYLES[0], markersize=5, capsize=2)
+
+
+def _error(row: Row) -> float:
+    """The deviation over seeds, for its bar; none of a single one."""
+    return 0.0 if math.isnan(row["deviation"]) else row["deviation"]
 
 
 def bars(axis: Any, questions: dict[str, str], rows: list[Row], label: str) -> None:
     """One bar per name; the value is that of the row of its question, and of its setting if the question has many."""
-    found = {}
+    found: dict[str, Row] = {}
     for name, question in questions.items():
-        of_one = [
-            r for r in rows if r["question"] == question and (question == "default" or name.endswith(str(r["setting"])))
-        ]
+        setting = name.removeprefix("laplacian, ")
+        of_one = [r for r in rows if r["question"] == question and (question == "default" or setting == r["setting"])]
         if of_one:
-            found[name] = float(of_one[0]["top1"])
-    names = sorted(found, key=lambda name: found[name])
-    axis.barh(names, [found[name] for name in names], color=STYLES[0]["color"], alpha=0.8)
-    for name in names:
-        axis.text(found[name] + 1, name, f"{found[name]:.1f}", va="center", fontsize=8)
-    axis.axvline(float(rows[0]["teacher_top1"]), color="0.4", linestyle="--")
+            found[name] = of_one[0]
+    names = sorted(found, key=lambda name: found[name]["top1"])
+    heights = [found[name]["top1"] for name in names]
+    errors = [_error(found[name]) for name in names]
+    axis.barh(names, heights, xerr=errors, color=STYLES[0]["color"], alpha=0.8)
+    for name, height, error in zip(names, heights, errors, strict=True):
+        axis.text(height + error + 1, name, f"{height:.1f}", va="center", fontsize=8)
+    axis.axvline(rows[0]["teacher_top1"], color="0.4", linestyle="--")
     tidy(axis, x="top-1, %", y=label)
 
 

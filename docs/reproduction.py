@@ -15,6 +15,8 @@ from laplacianformer.experiments.frame import EXPERIMENTS
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"
 RESULTS = ROOT / "results" / "experiments"
+# Experiments that look at the same claim elsewhere: a verdict is read with theirs.
+ELSEWHERE = {"qk-distances": "trained-distances"}
 HEAD = """# The paper's figures and tables, reproduced
 
 For readers of the paper: what it claims, what was measured here, and whether the two agree. This page is written by
@@ -63,14 +65,21 @@ def text(results: Path, folder: Path) -> str:
     table = ["| experiment | in the paper | verdict |", "|---|---|---|"]
     for name in EXPERIMENTS:
         if name in found:
-            table.append(f"| [{name}](#{name}) | {found[name]['source']} | **{found[name]['verdict']}** |")
+            other = ELSEWHERE.get(name)
+            beside = f"; [{other}](#{other}): {found[other]['verdict']}" if other in found else ""
+            table.append(f"| [{name}](#{name}) | {found[name]['source']} | **{found[name]['verdict']}**{beside} |")
         else:
             table.append(f"| {name} |  | not run yet |")
-    sections = [_section(name, verdict, results, folder) for name, verdict in found.items()]
+    sections = [_section(name, found, results, folder) for name in found]
     return "\n".join([HEAD, *table, *sections]) + "\n"
 
 
-def _section(name: str, verdict: dict[str, Any], results: Path, folder: Path) -> str:
+def _section(name: str, found: dict[str, dict[str, Any]], results: Path, folder: Path) -> str:
+    verdict, other = found[name], ELSEWHERE.get(name)
+    elsewhere = ""
+    if other in found:
+        said = f"[{other}](#{other}) asks the same of weights that were not trained here: {found[other]['verdict']}"
+        elsewhere = f"\n- **Elsewhere**: {said}"
     commit = verdict["commit"].removesuffix("+")[:12]
     path = Path(os.path.relpath(results, folder)).as_posix()
     # Experiments that only train have no numbers of their own.
@@ -84,7 +93,7 @@ def _section(name: str, verdict: dict[str, Any], results: Path, folder: Path) ->
 
 - **Claim** ({verdict["source"]}): {verdict["claim"]}
 - **Measured**: {verdict["measured"]}
-- **Verdict**: {verdict["verdict"]}
+- **Verdict**: {verdict["verdict"]}{elsewhere}
 
 ![{name}]({path}/{name}/{name}.png)
 

@@ -90,3 +90,26 @@ assert sum(2 * rows * width * out for rows, width, out in shapes) == counter.get
 models.build_products((64, 64), 2, True)()
 """
     run(code)
+
+
+@pytest.mark.slow
+def test_conversions_of_several_seeds_are_summed_up(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    code = f"""
+from pathlib import Path
+import conversion_accuracy as script
+
+rows = [
+    {{"question": question, "setting": setting, "seed": seed, "top1": top1, "teacher_top1": "70.0"}}
+    for question, setting, seed, top1 in (
+        ("default", "grid 7", "0", "50.0"), ("default", "grid 7", "1", "54.0"), ("images", "400", "0", "30.0"),
+        ("learn", "scales", "0", "20.0"), ("learn", "scales, gain fixed", "0", "10.0"),
+    )
+]
+first, second, *_ = script.summed_up(rows)
+assert (first["top1"], first["seeds"], round(first["deviation"], 3)) == (52.0, 2, 2.828)
+assert (second["top1"], second["seeds"]) == (30.0, 1)
+script.draw(script.summed_up(rows), Path({str(tmp_path / "accuracy.png")!r}))
+"""
+    run(code)
+    assert (tmp_path / "accuracy.png").stat().st_size > 1000

@@ -18,7 +18,7 @@ from laplacianformer.model._conversion import Conversion, exchange, softmax_laye
 from tests.convert.helpers import QUICK, Stop, Stopping, arguments, images, teacher
 
 RANK = 2
-LEARN = ("scales", "low-rank")
+LEARN = ("scales", "low-rank", "directions")
 FEW = (*QUICK, "match.epochs=2", "distil.epochs=1", f"convert.rank={RANK}")
 
 
@@ -81,6 +81,16 @@ def test_scales_change_one_factor_of_queries_and_keys_per_head() -> None:
         assert torch.equal(after[name], before[name]), name
 
 
+def test_directions_change_all_but_the_norm_of_queries_and_keys_of_a_head() -> None:
+    before, after = (parts(model) for model in learned("directions"))
+    norms = []
+    for found in (before, after):
+        rows = torch.cat([found["qkv.weight"], found["qkv.bias"][:, None]], dim=1)[:32].reshape(2, 2, 8 * 17)
+        norms.append(rows.square().sum((0, 2)).sqrt())
+    torch.testing.assert_close(norms[1], norms[0])
+    assert all((after[name] - before[name]).abs().max() > 1e-3 for name in before)
+
+
 def test_updates_of_low_rank_have_that_rank() -> None:
     before, after = (parts(model) for model in learned("low-rank"))
     for name, rows in (("proj.weight", slice(0, 16)), ("qkv.weight", slice(32, 48))):
@@ -134,9 +144,9 @@ def test_other_mixers_learn_updates_of_low_rank(attention: str, tmp_path: Path) 
     assert values[0] > 1e-4
 
 
-@pytest.mark.parametrize("attention", ["no-mixing", "linear"])
-def test_scales_of_a_mixer_without_any_are_refused(attention: str, tmp_path: Path) -> None:
-    chosen = [*FEW, f"convert.attention={attention}", "convert.attention_args={}", "convert.learn=scales"]
+@pytest.mark.parametrize(("attention", "learn"), [("no-mixing", "scales"), ("linear", "directions")])
+def test_scales_of_a_mixer_without_any_are_refused(attention: str, learn: str, tmp_path: Path) -> None:
+    chosen = [*FEW, f"convert.attention={attention}", "convert.attention_args={}", f"convert.learn={learn}"]
     with pytest.raises(InputError, match=f"needs Laplacian attention, and {attention} has no scale"):
         convert(teacher(), images(20), tmp_path / "run", model_args=arguments(), overrides=chosen)
     assert not list(tmp_path.rglob("metrics.csv"))

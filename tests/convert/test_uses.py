@@ -8,14 +8,16 @@ import huggingface_hub.constants
 import pytest
 import torch
 
-from laplacianformer import InputError, classification, load_weights
+from laplacianformer import InputError, classification, load_weights, save_weights
 from laplacianformer.classification._model import create_model
 from laplacianformer.cli import main
 from laplacianformer.convert import Teacher
 from laplacianformer.convert._teacher import load_teacher
+from laplacianformer.detection import retinanet
+from laplacianformer.segmentation import semantic_fpn
 from tests.convert.helpers import QUICK, SIDE, save_teacher, teacher
 from tests.convert.test_conversion import converted
-from tests.helpers import with_local_weights
+from tests.helpers import INPUT, with_local_weights
 from tests.training import helpers
 
 NAME = "deit_tiny_patch16_224.fb_in1k"
@@ -66,3 +68,17 @@ def test_a_converted_model_is_fine_tuned(tmp_path: Path, side: int) -> None:
     assert loaded.model(x).shape == (2, 3)
     moved = loaded.model.state_dict()["blocks.1.attn.qkv.weight"] - start.state_dict()["blocks.1.attn.qkv.weight"]
     assert moved.abs().max() > 0
+
+
+@pytest.mark.parametrize("build", [retinanet, semantic_fpn])
+def test_a_converted_pyramid_is_refused_as_a_backbone(tmp_path: Path, build: Any) -> None:
+    """Of a detector and a segmenter, whose files could not say which layers were exchanged."""
+    repeated = {"depths": 1, "embed_dims": 16, "num_heads": 2, "sr_ratios": 1, "mlp_ratios": 1}
+    four = {name: [value] * 4 for name, value in repeated.items()}
+    said = {"model_args": json.dumps({**four, "num_classes": 5}), "input": json.dumps(INPUT)}
+    path, model = tmp_path / "pvt.safetensors", teacher("pvt", **four)
+    save_weights(path, converted(model), classes=list("abcde"), metadata=said)
+    with pytest.raises(InputError, match=r"pvt\.safetensors holds a converted pvt_v2_b0.*Give the softmax weights"):
+        build("pvt_v2_b0", 3, path, backbone_args=four, channels=32)
+    save_weights(path, model, classes=list("abcde"), metadata=said)
+    build("pvt_v2_b0", 3, path, backbone_args=four, channels=32)

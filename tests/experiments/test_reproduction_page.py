@@ -43,6 +43,15 @@ def test_every_picture_and_link_of_the_page_is_there() -> None:
     assert all((page.PAGE.parent / link).exists() for link in links if not link.startswith("#"))
 
 
+def test_a_verdict_is_shown_with_that_of_the_same_claim_elsewhere(tmp_path: Path) -> None:
+    verdict(tmp_path, "qk-distances", verdict="agrees")
+    assert "Elsewhere" not in page.text(tmp_path, tmp_path)
+    verdict(tmp_path, "trained-distances", verdict="agrees in part")
+    text = page.text(tmp_path, tmp_path)
+    assert "| **agrees**; [trained-distances](#trained-distances): agrees in part |" in text
+    assert "- **Verdict**: agrees\n- **Elsewhere**: [trained-distances](#trained-distances) asks the same" in text
+
+
 @pytest.mark.slow
 def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path) -> None:
     results = tmp_path / "results" / "experiments"

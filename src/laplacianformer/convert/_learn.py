@@ -1,8 +1,9 @@
-"""What the new layers may learn (`convert.learn`): everything, updates of low rank, or scale and gain of each head.
+"""What the new layers may learn (`convert.learn`): everything, everything but the scale of each head, updates of low
+rank, or scale and gain of each head.
 
 The kernel knows one scale, so a scale per head is a factor of the head's queries and keys: exp(-|cq - ck|_1 / scale).
-While they learn, factors and updates stand beside the projections; in the end they are folded into them, and the layer
-is as any other.
+Where it has to stay, the projections learn, divided by what their norm grew by. While layers learn, factors and updates
+stand beside the projections; in the end they are folded into them, and the layer is as any other.
 """
 
 import copy
@@ -24,13 +25,16 @@ class Adapted(nn.Module):
         linear: the layer.
         heads: of the queries and keys in its output, which get a factor each; 0: no factors.
         rank: of the update of the matrix; 0: no update.
+        kept: the matrix learns, and the factors keep the norm of each head's queries and keys, and so its scale.
     """
 
-    def __init__(self, linear: nn.Linear, *, heads: int = 0, rank: int = 0) -> None:
+    def __init__(self, linear: nn.Linear, *, heads: int = 0, rank: int = 0, kept: bool = False) -> None:
         super().__init__()
         self.linear, self.heads, self.rank = linear, heads, rank
-        linear.weight.requires_grad_(False)
-        if heads:
+        linear.weight.requires_grad_(kept)
+        self.norm_h: Tensor | None
+        self.register_buffer("norm_h", self._norms().detach() if kept else None)
+        if heads and not kept:
             self.log_scale = nn.Parameter(linear.weight.new_zeros(heads))
         if rank:
             bound = linear.in_features**-0.5  # as that of nn.Linear
@@ -54,8 +58,16 @@ class Adapted(nn.Module):
     def _factors(self) -> Tensor:
         """One per row: queries, keys, and ones for the values."""
         inputs, outputs = self.linear.in_features, self.linear.out_features
-        of_heads = self.log_scale.exp().repeat_interleave(inputs // self.heads)
+        of_heads = self.log_scale.exp() if self.norm_h is None else self.norm_h / self._norms()
+        of_heads = of_heads.repeat_interleave(inputs // self.heads)
         return torch.cat([of_heads.repeat(outputs // inputs - 1), torch.ones_like(of_heads)])
+
+    def _norms(self) -> Tensor:
+        """Of the rows of queries and keys, with their biases, of each head."""
+        linear = self.linear
+        rows = linear.weight if linear.bias is None else torch.cat([linear.weight, linear.bias[:, None]], dim=1)
+        of_heads = rows[: -linear.in_features].unflatten(0, (-1, self.heads, linear.in_features // self.heads))
+        return of_heads.square().sum((0, 2, 3)).sqrt()
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -74,19 +86,21 @@ def adapt(layers: Iterable[GridAttention], convert: Convert) -> None:
     """Leave the layers free to learn what the recipe says, and nothing else."""
     if convert.learn == "all":
         return
-    rank = convert.rank if convert.learn == "low-rank" else 0
+    kept, rank = convert.learn == "directions", convert.rank if convert.learn == "low-rank" else 0
     for layer in layers:
         scaled = isinstance(layer, LaplacianAttention)  # other mixers know no scale: low-rank updates alone
         if not scaled and not rank:
             raise InputError(
-                f"convert.learn=scales needs Laplacian attention, and {layer.mixer} has no scale: give low-rank or all"
+                f"convert.learn={convert.learn} needs Laplacian attention, and {layer.mixer} has no scale: give "
+                "low-rank or all"
             )
         if rank > layer.dim:
             raise InputError(f"convert.rank={rank} is more than the {layer.dim} channels of a layer: give a lower one")
-        if not rank:
+        if not rank and not kept:
             for name, parameter in layer.named_parameters():
                 parameter.requires_grad_(name == "gain")
-        layer.qkv = Adapted(layer.qkv, heads=layer.num_heads if scaled else 0, rank=rank)  # type: ignore[assignment]
+        heads = layer.num_heads if scaled else 0
+        layer.qkv = Adapted(layer.qkv, heads=heads, rank=rank, kept=kept)  # type: ignore[assignment]
         if rank:
             layer.proj = Adapted(layer.proj, rank=rank)  # type: ignore[assignment]
 

@@ -47,8 +47,9 @@ class Convert:
     attention_args: ModelArguments = Field(default_factory=dict)  # of the token mixer
     calibration_images: Count = 32  # on which scale and gain of each head are chosen
     # What the new layers may learn. scales: scale and gain of each head; low-rank: also biases, the convolution, and
-    # updates of low rank to the projections. The rest of the model is trained by `distil`, whatever this says.
-    learn: Literal["all", "low-rank", "scales"] = "all"
+    # updates of low rank to the projections; directions: all but the scale of each head. The rest of the model is
+    # trained by `distil`, whatever this says.
+    learn: Literal["all", "directions", "low-rank", "scales"] = "all"
     rank: Count = 8  # of these updates
     match_samples: Count | None = None  # images of the phase `match`, evenly; none: as in `distil`
     # The loss of the phase `distil` is the sum of these, each with its weight.

@@ -214,7 +214,7 @@ class DistilTask(_Task):
     """The whole model learns the teacher's logits and features; and labels, if the recipe says so."""
 
     phase: PhaseName = "distil"
-    own_columns = ("logits_loss", "features_loss", "train_agreement")
+    own_columns: tuple[str, ...] = ("logits_loss", "features_loss", "train_agreement")
 
     def __init__(self, recipe: Phase, work: Work, loaders: Loaders) -> None:
         if not work.teacher.outputs:

@@ -113,7 +113,15 @@ def _load_backbone(
     given = {flat(key): key for key in header}
     # Without the last norm and the head, which a model on feature maps does not have.
     names = {key: given[flat(key)] for key in maps.model.state_dict() if flat(key) in given}
-    load_tensors(maps.model, path, name, names)
+    try:
+        load_tensors(maps.model, path, name, names)
+    except InputError as error:
+        if "converted" not in metadata:
+            raise
+        raise InputError(
+            f"{path} holds a converted {name}, with other attention than the backbone: a detector or a segmenter can't "
+            f"start from it. Give the softmax weights that it was made from, or a laplacianformer_* backbone ({error})"
+        ) from None
 
 
 def _load_all(model: Any, path: Path, per_class: tuple[str, ...], metadata: Mapping[str, str]) -> None:
