@@ -11,17 +11,19 @@ import sys
 import time
 from pathlib import Path
 
+PROGRAM = ("-m", "laplacianformer")
 
-def spent(folder: Path, *arguments: str, ending: str = "") -> float:
+
+def spent(folder: Path, *arguments: str, ending: str = "", program: tuple[str, ...] = PROGRAM) -> float:
     """Run a command into a folder to its end, unless that was done, and give the CPU seconds that it took in all: also
-    those of processes that were stopped."""
+    those of processes that were stopped. `program` is what Python is started with."""
     folder.mkdir(parents=True, exist_ok=True)
     record, log = folder / "cost.json", folder.with_name(f"{folder.name}.log")
     before = json.loads(record.read_text()) if record.exists() else {"cpu_seconds": 0.0, "finished": False}
     if before["finished"]:
         return float(before["cpu_seconds"])
     total = before["cpu_seconds"]
-    command = [sys.executable, "-m", "laplacianformer", *arguments, "--output", f"{folder}{ending}"]
+    command = [sys.executable, *program, *arguments, "--output", f"{folder}{ending}"]
     with log.open("ab") as file:
         child = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"OMP_NUM_THREADS": "1"})
         while child.poll() is None:

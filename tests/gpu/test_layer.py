@@ -1,4 +1,4 @@
-"""The layer on a GPU, on every grid, with masks and leading tokens: the numbers of the CPU, and what a mask promises."""
+"""The layer on a GPU, on every grid, with masks and leading tokens: the CPU's numbers, and what masks promise."""
 
 import copy
 import math

@@ -21,7 +21,8 @@ def find_objects(model: nn.Module, image: Tensor) -> Prediction:
     """The objects in an image (3, H, W) of bytes, by a detector in evaluation mode. The result is on the CPU.
 
     Boxes and masks are in pixels of this image. One image at a time: in a batch it would be padded to the size of the
-    others, and attention sees padding. Outputs that are not finite are an InputError that names the layer.
+    others, and the convolutions of the pyramid see padding. Outputs that are not finite are an InputError that names
+    the layer.
     """
     images, fine = [image / 255], True
 
