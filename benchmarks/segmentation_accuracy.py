@@ -4,7 +4,9 @@
 
 Every backbone is trained by the recipe camvid, with the same images in the same order, and evaluated on the images of
 the test split, which no choice was made with. Writes results/benchmarks/segmentation/accuracy.csv after each training;
-those that are there are not trained again, and one that was stopped continues. Runs on Linux, on one core.
+those that are there are not trained again, and one that was stopped continues. The schedule of a training ends with its
+epochs, so trainings of different epochs don't compare: each number of epochs is a budget of its own. Runs on Linux, on
+one core.
 """
 
 import json
@@ -31,23 +33,26 @@ def main() -> None:
     parser.add_argument("data", type=Path, metavar="DIR", help="CamVid: DIR/{train,val,test} and DIR/..._labels")
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="for the trainings")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], metavar="N", help="(default: 0 1)")
+    parser.add_argument("--epochs", type=int, default=40, metavar="N", help="of every training (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=tuple(BACKBONES), default=list(BACKBONES), metavar="NAME")
     arguments = parser.parse_args()
     file = arguments.output / "accuracy.csv"
     wanted = [(seed, name) for seed in arguments.seeds for name in arguments.only]
     for seed, name in progress(wanted, "trainings"):
-        if (str(seed), name) not in {(row["seed"], row["backbone"]) for row in read_rows(file)}:
-            row = trained(arguments.data, arguments.work, name, seed)
+        known = {(row["seed"], row["backbone"], row["epochs"]) for row in read_rows(file)}
+        if (str(seed), name, str(arguments.epochs)) not in known:
+            row = trained(arguments.data, arguments.work, name, seed, arguments.epochs)
             write_rows(file, [*read_rows(file), row])  # read again: another process may have added one
     show(read_rows(file))
 
 
-def trained(data: Path, work: Path, name: str, seed: int) -> Row:
-    folder = work / f"{name.replace(' ', '-')}-{seed}"
+def trained(data: Path, work: Path, name: str, seed: int, epochs: int) -> Row:
+    folder = work / f"{name.replace(' ', '-')}-{seed}-{epochs}"
     backbone, options = BACKBONES[name]
     seconds = spent(
         folder,
         *("train", "--recipe", "camvid", "--data", str(data), "--resume", f"run.seed={seed}"),
+        f"optimise.epochs={epochs}",
         *(f"segmenter.backbone={backbone}", f"segmenter.backbone_args={options}"),
     )
     weights, found = folder / "model.safetensors", folder.with_name(f"{folder.name}-test")
@@ -58,6 +63,7 @@ def trained(data: Path, work: Path, name: str, seed: int) -> Row:
     return {
         "backbone": name,
         "seed": seed,
+        "epochs": epochs,
         "test_mean_iou": round(scores["mean_iou"], 2),
         "pixel_accuracy": round(scores["pixel_accuracy"], 2),
         **classes,

@@ -16,10 +16,8 @@ from PIL import Image, ImageDraw, ImageOps
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import
 import onnxruntime
 
-LEAST_SCORE = 0.5
 
-
-def main(model: str, path: str, output: str) -> None:
+def main(model: str, path: str, output: str, least_score: float = 0.5) -> None:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
     with Image.open(path) as image:
@@ -27,7 +25,7 @@ def main(model: str, path: str, output: str) -> None:
     pixels = np.asarray(picture, dtype=np.float32).transpose(2, 0, 1) / 255
     names = [each.name for each in session.get_outputs()]
     found = dict(zip(names, session.run(names, {"image": pixels}), strict=True))
-    chosen = found["scores"] >= LEAST_SCORE
+    chosen = found["scores"] >= least_score
     found = {name: values[chosen] for name, values in found.items()}
     for mask in found.get("masks", ()):
         tint = Image.new("RGB", picture.size, "orange")

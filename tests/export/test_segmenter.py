@@ -15,6 +15,7 @@ pytest.importorskip("onnxscript", reason="install laplacianformer[export]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="install laplacianformer[export]")
 
 from laplacianformer.cli import main  # noqa: E402
+from laplacianformer.export import export_segmenter, segmenter_differences  # noqa: E402
 from laplacianformer.export._onnx_model import OPSET, TRANSLATIONS, onnx_runner  # noqa: E402
 from laplacianformer.segmentation import labels_of, load_segmenter, save_segmenter, semantic_fpn  # noqa: E402
 from tests.export.helpers import code_of  # noqa: E402
@@ -51,6 +52,18 @@ def test_one_file_computes_what_the_segmenter_computes_at_every_size(exported: t
     said = session.get_modelmeta().custom_metadata_map
     assert json.loads(said["labels"])["classes"][2]["value"] == 7
     assert b"/src/" not in output.read_bytes()  # nor where it was made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", helpers.BUILDERS)
+def test_attention_is_exported_with_the_decoder(name: str, tmp_path: Path) -> None:
+    """Images whose maps are filled up have masked attention."""
+    weights = tmp_path / "model.safetensors"
+    save_segmenter(weights, helpers.small(name), labels=LABELS)
+    loaded = load_segmenter(weights)
+    found = list(segmenter_differences(loaded, export_segmenter(loaded).run))
+    assert all(each.relative < 1e-4 for each in found)
+    assert any(length % 32 for each in found for length in each.shape[2:])
 
 
 @pytest.mark.slow

@@ -78,6 +78,18 @@ def test_resizing_makes_no_new_labels(blocks: np.ndarray, factor: float) -> None
     assert torch.equal(pixels[0][inside], shown(labels)[inside])
 
 
+@pytest.mark.parametrize("factor", [0.5, 0.7, 1.7, 2.0])
+def test_a_resized_label_is_that_of_the_pixel_below_its_centre(factor: float) -> None:
+    labels = np.random.default_rng(0).integers(0, 200, (24, 33), dtype=np.uint8)
+    size = round(24 * factor), round(33 * factor)
+    augment = SegmentationAugment(scale=(factor, factor), largest_class=1.0, flip=0.0, colour=0.0)
+    found = Augmentation(augment, SegmentationData(crop=size))(Image.new("RGB", (33, 24)), labels)[1]
+    rows, columns = (
+        ((2 * np.arange(length) + 1) * before) // (2 * length) for length, before in zip(size, (24, 33), strict=True)
+    )
+    assert np.array_equal(found.numpy(), labels[rows][:, columns])
+
+
 def test_the_short_side_comes_before_the_random_factor(blocks: np.ndarray) -> None:
     assert augmented(blocks, (96, 96), short_side=48)[2].tolist() == [48, 64]
 

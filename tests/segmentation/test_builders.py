@@ -45,6 +45,15 @@ def test_any_feature_extractor_of_timm_will_do(backbone: str, arguments: dict[st
         assert model(torch.randn(1, 3, 59, 49)).shape == (1, 3, 59, 49)
 
 
+def test_upernet_takes_another_backbone_and_learns() -> None:
+    model = upernet("resnet10t", 3, channels=16)
+    loss = model(torch.randn(2, 3, 70, 90)).square().mean()
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    with torch.inference_mode():
+        assert model.eval()(torch.randn(1, 3, 59, 49)).shape == (1, 3, 59, 49)
+
+
 def test_a_backbone_without_four_maps_is_refused() -> None:
     with pytest.raises(ValueError, match=r"feature maps of strides \[4, 8\]: expected four at the end"):
         semantic_fpn("laplacianformer_nano", 3, backbone_args={"stem_stride": 4, "out_indices": [0, 1]})

@@ -1,6 +1,8 @@
 """Images with label maps from files: layouts, and what is wrong with them."""
 
 import logging
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,37 @@ def test_palettes_give_their_indices_and_16_bits_their_numbers(folder: Path, mod
     with Image.open(folder / "train_labels" / "0.png") as stored:
         assert stored.mode == {"palette": "P", "16 bits": "I;16"}[mode]
     assert np.array_equal(opened(folder).read(0)[1], expected)
+
+
+def png(values: np.ndarray, depth: int) -> bytes:
+    """A grey PNG of so many bits per pixel, written by hand: Pillow writes 1, 8 and 16 only."""
+    height, width = values.shape
+    bits = (values[..., None].astype(np.int64) >> np.arange(depth)[::-1]) & 1
+    rows = np.packbits(bits.reshape(height, -1).astype(np.uint8), axis=1)
+    header = struct.pack(">IIBBBBB", width, height, depth, 0, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
+def test_grey_label_maps_of_every_depth_give_their_numbers(folder: Path, depth: int) -> None:
+    most = min(2**depth, 255)
+    values = np.arange(48 * 40).reshape(40, 48) % most
+    (folder / "train_labels" / "0.png").write_bytes(png(values, depth))
+    labels = {"classes": [{"name": str(value), "value": value} for value in range(most)]}
+    assert np.array_equal(opened(folder, labels=labels).read(0)[1], values)
+
+
+def test_16_bits_are_read_as_one_number(folder: Path) -> None:
+    values = np.full((40, 48), 1000)
+    values[:20] = 33_000
+    (folder / "train_labels" / "0.png").write_bytes(png(values, 16))
+    labels = {"classes": [{"name": "a", "value": 1000}, {"name": "b", "value": 33_000}]}
+    assert np.array_equal(opened(folder, labels=labels).read(0)[1], (values == 33_000).astype(np.uint8))
 
 
 @pytest.mark.parametrize(

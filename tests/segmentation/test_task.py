@@ -13,10 +13,13 @@ from safetensors import safe_open
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
+from laplacianformer.segmentation import Preparation, find_classes, load_segmenter
 from laplacianformer.segmentation import _task as segmentation
 from laplacianformer.segmentation._batches import open_segmentation
+from laplacianformer.segmentation._evaluation import open_data
 from laplacianformer.segmentation._labels import IGNORED
 from laplacianformer.segmentation._recipe import load_recipe
+from laplacianformer.segmentation._scores import PixelScores
 from laplacianformer.segmentation._task import COLUMNS
 from laplacianformer.training import Loop
 from laplacianformer.training._optimiser import create_schedule
@@ -91,6 +94,24 @@ def test_eval_gives_the_numbers_of_the_training(
             main(["eval", *given, *option])
         assert stop.value.code == 2
         assert reason in capsys.readouterr().err
+
+
+def test_eval_sees_images_in_windows_where_it_is_told_to(
+    finished: tuple[Path, segmentation.Result], tmp_path: Path
+) -> None:
+    _, result = finished
+    given = ["--weights", str(result.weights), "--data", "shapes", "--workers", "0", "--output", str(tmp_path)]
+    loaded = load_segmenter(result.weights)
+    for window, preparation in (("0", Preparation()), ("24", Preparation(window=24))):
+        main(["eval", *given, "--window", window])
+        counted, images = PixelScores(loaded.labels.names, torch.device("cpu")), open_data(loaded, "shapes", "val")
+        for index in range(len(images)):
+            image, indices = images.read(index)
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            counted.add(find_classes(loaded.model, pixels, preparation), torch.from_numpy(indices))
+        said = json.loads((tmp_path / "eval.json").read_text())
+        assert said["window"] == int(window)
+        assert said["iou"] == pytest.approx(counted.compute().iou)
 
 
 def test_the_recipe_for_ade20k_has_80000_steps() -> None:

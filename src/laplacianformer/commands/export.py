@@ -29,12 +29,13 @@ EPILOG = """examples:
   laplacianformer export --weights model.safetensors --format pt2 --size 224 224 model.pt2
   laplacianformer export --format pt2 --size 32 32 --precision int8 --data cifar10/ fast.pt2
   laplacianformer export --weights model.safetensors --format hf my-model
-  laplacianformer export --weights runs/camvid/model.safetensors --format onnx streets.onnx"""
+  laplacianformer export --weights runs/camvid/model.safetensors --format onnx streets.onnx
+  laplacianformer export --weights runs/shapes-maskrcnn/model.safetensors --format onnx detector.onnx"""
 
 # The formats that a precision other than float32 is for.
 PRECISIONS = {"bfloat16": ("pt2",), "int8": ("onnx", "pt2")}
 
-# The share of a detector's objects that its export must find: where two scores are nearly equal, rounding chooses.
+# The fraction of a detector's objects that its export must find: where two scores are nearly equal, rounding chooses.
 SAME_OBJECTS = 0.95
 
 

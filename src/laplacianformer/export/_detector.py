@@ -1,7 +1,8 @@
 """A detector as ONNX, and how far what was written is from it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,14 +19,14 @@ DetectorRunner = Callable[[Tensor], dict[str, Tensor]]
 
 # Height and width of random pictures, in the shorter side that the detector makes of them.
 _SHAPES = ((1.0, 1.3), (0.61, 0.47), (0.5, 1.9))
-_SAME = 0.99  # overlap of two boxes that are the same object, over their union
+_SAME = 0.99  # overlap of two boxes or masks of the same object, over their union
+_WATCHED = ("transform", "backbone", "head", "rpn.head")
 
 
 @dataclass(frozen=True)
 class ExportedDetector:
     """A file as bytes, and what it computes for a picture (3, height, width) from 0 to 1: boxes, labels, scores, masks
-    if the detector has them, and `logits` and `deltas`, what its heads give for every anchor, which the file leaves
-    out."""
+    if the detector has them, and what its heads give, which the file leaves out."""
 
     file: bytes
     run: DetectorRunner
@@ -33,8 +34,8 @@ class ExportedDetector:
 
 @dataclass(frozen=True)
 class DetectorDifference(Difference):
-    """The difference is that of the outputs for every anchor. `objects` is how many the detector finds in a random
-    picture, `same` how many of them the export finds, too."""
+    """The difference is that of the outputs of the heads. `objects` is how many the detector finds in a random picture,
+    `same` how many of them the export finds, too, with the same masks."""
 
     objects: int
     same: int
@@ -65,9 +66,9 @@ def detector_differences(loaded: DetectorWeights, run: DetectorRunner) -> Iterat
     generator, side = torch.Generator().manual_seed(0), min(256, model.transform.min_size[-1])
     for rows, columns in _SHAPES:
         picture = _picture(generator, int(rows * side), int(columns * side))
-        expected, outputs = _with_outputs(model, picture)
         found = run(picture / 255)
-        relative = max(relative_difference(found[name], outputs[name]) for name in outputs)
+        expected, outputs = _with_heads(model, picture, found)
+        relative = max(relative_difference(found[name], values) for name, values in outputs.items() if values.numel())
         yield DetectorDifference(tuple(picture.shape), relative, len(expected["boxes"]), _same(expected, found))
 
 
@@ -75,25 +76,41 @@ def _picture(generator: torch.Generator, height: int, width: int) -> Tensor:
     return torch.randint(256, (3, height, width), dtype=torch.uint8, generator=generator)
 
 
-def _with_outputs(model: Any, picture: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What a detector finds, and what its heads give for every anchor on the way."""
-    outputs: dict[str, Tensor] = {}
+def _with_heads(
+    model: Any, picture: Tensor, given: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What a detector finds, and what its heads give: for every anchor and, of Mask R-CNN, for the given proposals and
+    boxes of masks, as rounding decides which ones there are."""
+    seen: dict[str, Any] = {}
 
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(output, dict):  # RetinaNet
-            outputs.update(logits=output["cls_logits"][0], deltas=output["bbox_regression"][0])
-        else:
-            logits, deltas = (
-                [_flat(each, numbers) for each in maps] for maps, numbers in zip(output, (1, 4), strict=True)
-            )
-            outputs.update(logits=torch.cat(logits)[:, 0], deltas=torch.cat(deltas))
+    def keep(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        seen[name] = output
 
-    hook = (model.rpn.head if model.detector == "mask_rcnn" else model.head).register_forward_hook(keep)
+    hooks = [
+        module.register_forward_hook(partial(keep, name)) for name, module in model.named_modules() if name in _WATCHED
+    ]
     try:
         found = find_objects(model, picture)
     finally:
-        hook.remove()
-    return found, outputs
+        for hook in hooks:
+            hook.remove()
+    if model.detector == "retinanet":
+        return found, {"logits": seen["head"]["cls_logits"][0], "deltas": seen["head"]["bbox_regression"][0]}
+    logits, deltas = (
+        torch.cat([_flat(each, numbers) for each in maps])
+        for maps, numbers in zip(seen["rpn.head"], (1, 4), strict=True)
+    )
+    heads, features, sizes = model.roi_heads, seen["backbone"], seen["transform"][0].image_sizes
+    crops = heads.box_roi_pool(features, [given["proposals"]], sizes)
+    box_logits, box_deltas = heads.box_predictor(heads.box_head(crops))
+    mask_logits = heads.mask_predictor(heads.mask_head(heads.mask_roi_pool(features, [given["mask_boxes"]], sizes)))
+    return found, {
+        "logits": logits[:, 0],
+        "deltas": deltas,
+        "box_logits": box_logits,
+        "box_deltas": box_deltas,
+        "mask_logits": mask_logits,
+    }
 
 
 def _flat(outputs: Tensor, numbers: int) -> Tensor:
@@ -101,9 +118,18 @@ def _flat(outputs: Tensor, numbers: int) -> Tensor:
     return outputs[0].permute(1, 2, 0).reshape(-1, numbers)
 
 
-def _same(expected: dict[str, Tensor], found: dict[str, Tensor]) -> int:
-    """How many of the expected objects are among the found: the same class, and nearly the same box and score."""
+def _same(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> int:
+    """How many of the expected objects are among the found: the same class, and nearly the same box, score and mask."""
     same = box_iou(expected["boxes"], found["boxes"]) >= _SAME
     same &= expected["labels"][:, None] == found["labels"]
     same &= (expected["scores"][:, None] - found["scores"]).abs() <= 1e-3
+    if "masks" in expected:
+        for one, other in same.nonzero().tolist():
+            same[one, other] = _overlap(expected["masks"][one], found["masks"][other]) >= _SAME
     return int(same.any(1).sum())
+
+
+def _overlap(one: Tensor, other: Tensor) -> float:
+    """The intersection of two masks over their union, 1 where both are empty."""
+    union = int((one | other).sum())
+    return int((one & other).sum()) / union if union else 1.0

@@ -5,32 +5,34 @@ the non-maximum suppression, an operator of its own that drops them: beside the 
 lengths depend on values.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchvision.ops import boxes as box_ops
-from torchvision.ops import roi_align
+from torchvision.ops import batched_nms, roi_align
 
 from laplacianformer.ops._tables import tables_made_once
 
+OBJECTS = ("boxes", "labels", "scores", "masks")
+# Of the heads, for the comparison with the detector: for every anchor; for every proposal; and the masks of the boxes
+# that were found and of the whole image, so that there is always one.
+RETINANET_HEADS = ("logits", "deltas")
+MASK_RCNN_HEADS = (*RETINANET_HEADS, "proposals", "box_logits", "box_deltas", "mask_boxes", "mask_logits")
 PASTED_BORDER = 1  # of zeros around a mask before it is scaled to its box, as in torchvision
 
 
 @torch.library.custom_op("laplacianformer_export::suppress", mutates_args=())
-def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, count: int, overlap: float, above: float) -> Tensor:
-    """Indices of the boxes (N, 4) with a score over `above` that non-maximum suppression within each of the groups 0 to
-    count - 1 keeps, by falling score."""
-    (candidates,) = torch.where(scores > above)
-    kept = box_ops._batched_nms_vanilla(boxes[candidates], scores[candidates], groups[candidates], overlap)
-    return candidates[kept]
+def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, counts: Tensor, count: int, overlap: float) -> Tensor:
+    """Indices of those boxes (N, 4) that non-maximum suppression within each of the groups 0 to count - 1 keeps, by
+    falling score. Only boxes where `counts` is True take part."""
+    (candidates,) = torch.where(counts)
+    return candidates[batched_nms(boxes[candidates], scores[candidates], groups[candidates], overlap)]
 
 
 @suppress.register_fake
-def _(boxes: Tensor, scores: Tensor, groups: Tensor, count: int, overlap: float, above: float) -> Tensor:
+def _(boxes: Tensor, scores: Tensor, groups: Tensor, counts: Tensor, count: int, overlap: float) -> Tensor:
     return groups.new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
@@ -50,8 +52,11 @@ class DetectorGraph(nn.Module):
 
     Its inputs are the image (1, 3, H, W), the height and width of it that are not padding (2,), and the numbers of the
     rows and of the columns of the picture that it was made of. Its outputs are boxes, labels, scores and, of Mask
-    R-CNN, masks, in pixels of that picture, and then what the heads gave for every anchor: logits and box deltas.
+    R-CNN, masks, in pixels of that picture (`objects`), and then what the heads gave (`heads`).
     """
+
+    objects: tuple[str, ...]
+    heads: tuple[str, ...]
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -73,9 +78,11 @@ class DetectorGraph(nn.Module):
 
 
 class RetinaNetGraph(DetectorGraph):
+    objects, heads = OBJECTS[:3], RETINANET_HEADS
+
     def find(self, seen: Seen) -> tuple[Tensor, ...]:
         model, levels = self.model, list(seen.features.values())
-        outputs = [self.heads(values) for values in levels]
+        outputs = [self.outputs(values) for values in levels]
         classes, found = outputs[0][0].shape[-1], []
         for (logits, deltas), anchors in zip(
             outputs, _anchors(model.anchor_generator, seen.images, levels), strict=True
@@ -85,14 +92,13 @@ class RetinaNetGraph(DetectorGraph):
             boxes = model.box_coder.decode_single(deltas[anchor], anchors[anchor])
             found.append((_clipped(boxes, seen.limits), scores, index % classes))
         boxes, scores, labels = (torch.cat(each) for each in zip(*found, strict=True))
-        kept = suppress(boxes, scores, labels, classes, model.nms_thresh, model.score_thresh)[
-            : model.detections_per_img
-        ]
+        kept = suppress(boxes, scores, labels, scores > model.score_thresh, classes, model.nms_thresh)
+        kept = kept[: model.detections_per_img]
         kept = kept[torch.where(labels[kept] > 0)[0]]  # outputs for the background are never trained
         logits, deltas = (torch.cat(each) for each in zip(*outputs, strict=True))
         return boxes[kept] * seen.ratios, labels[kept], scores[kept], logits, deltas
 
-    def heads(self, values: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and box deltas for every anchor of a level."""
         head, predicted = self.model.head.classification_head, self.model.head.regression_head
         logits = _per_anchor(head.cls_logits(head.conv(values)), head.num_classes)
@@ -100,15 +106,21 @@ class RetinaNetGraph(DetectorGraph):
 
 
 class MaskRCNNGraph(DetectorGraph):
+    objects, heads = OBJECTS, MASK_RCNN_HEADS
+
     def find(self, seen: Seen) -> tuple[Tensor, ...]:
         heads = self.model.roi_heads
         proposals, objectness, deltas = self.proposals(seen)
-        boxes, labels, scores = self.boxes(seen, proposals)
-        crops = _crops(heads.mask_roi_pool, seen.features, boxes)
-        masks = heads.mask_predictor(heads.mask_head(crops)).sigmoid()
+        box_outputs = heads.box_predictor(heads.box_head(_crops(heads.box_roi_pool, seen.features, proposals)))
+        boxes, labels, scores = self.boxes(seen, proposals, *box_outputs)
+        # With the whole image: some operators of runtimes don't take an empty batch, where nothing is found.
+        cropped = torch.cat((boxes, torch.cat((torch.zeros_like(seen.limits[:2]), seen.limits[2:]))[None]))
+        logits = heads.mask_predictor(heads.mask_head(_crops(heads.mask_roi_pool, seen.features, cropped)))
+        masks = logits[:-1].sigmoid()
         masks = masks.gather(1, labels[:, None, None, None].expand(-1, 1, *masks.shape[2:]))[:, 0]
         boxes = boxes * seen.ratios
-        return boxes, labels, scores, _pasted(masks, boxes, seen.rows, seen.columns) >= 0.5, objectness, deltas
+        masks = _pasted(masks, boxes, seen.rows, seen.columns) >= 0.5
+        return boxes, labels, scores, masks, objectness, deltas, proposals, *box_outputs, cropped, logits
 
     def proposals(self, seen: Seen) -> tuple[Tensor, ...]:
         """Boxes from the region proposal network, and what its head gave for every anchor."""
@@ -121,23 +133,21 @@ class MaskRCNNGraph(DetectorGraph):
         for level, ((logits, deltas), boxes) in enumerate(zip(outputs, anchors, strict=True)):
             logits, index = logits.topk(torch.sym_min(network.pre_nms_top_n(), logits.shape[0]))
             boxes = _clipped(network.box_coder.decode_single(deltas[index], boxes[index]), seen.limits)
-            scores = _without_small(logits.sigmoid(), boxes, network.min_size)
-            found.append((boxes, scores, torch.full_like(index, level)))
+            found.append((boxes, logits.sigmoid(), torch.full_like(index, level)))
         boxes, scores, groups = (torch.cat(each) for each in zip(*found, strict=True))
-        above = math.nextafter(network.score_thresh, -math.inf)  # a score that is the threshold counts
-        kept = suppress(boxes, scores, groups, len(outputs), network.nms_thresh, above)
+        counts = (scores >= network.score_thresh) & _large(boxes, network.min_size)
+        kept = suppress(boxes, scores, groups, counts, len(outputs), network.nms_thresh)
         objectness, deltas = (torch.cat(each) for each in zip(*outputs, strict=True))
         return boxes[kept[: network.post_nms_top_n()]], objectness, deltas
 
-    def boxes(self, seen: Seen, proposals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def boxes(self, seen: Seen, proposals: Tensor, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The boxes that are kept, their labels and their scores."""
-        heads = self.model.roi_heads
-        logits, deltas = heads.box_predictor(heads.box_head(_crops(heads.box_roi_pool, seen.features, proposals)))
-        classes = logits.shape[-1]
+        heads, classes = self.model.roi_heads, logits.shape[-1]
         boxes = heads.box_coder.decode_single(deltas, proposals).unflatten(1, (classes, 4))[:, 1:].flatten(0, 1)
         boxes, labels = _clipped(boxes, seen.limits), torch.arange(1, classes).expand(logits.shape[0], -1).flatten()
-        scores = _without_small(logits.softmax(-1)[:, 1:].flatten(), boxes, 1e-2)
-        kept = suppress(boxes, scores, labels, classes, heads.nms_thresh, heads.score_thresh)
+        scores = logits.softmax(-1)[:, 1:].flatten()
+        counts = (scores > heads.score_thresh) & _large(boxes, 1e-2)
+        kept = suppress(boxes, scores, labels, counts, classes, heads.nms_thresh)
         kept = kept[: heads.detections_per_img]
         return boxes[kept], labels[kept], scores[kept]
 
@@ -168,10 +178,9 @@ def _clipped(boxes: Tensor, limits: Tensor) -> Tensor:
     return boxes.clamp(min=0).minimum(limits)
 
 
-def _without_small(scores: Tensor, boxes: Tensor, least: float) -> Tensor:
-    """The scores, of boxes with a shorter side one that no threshold is below."""
-    large = ((boxes[:, 2:] - boxes[:, :2]) >= least).all(1)
-    return scores.where(large, torch.full_like(scores, -math.inf))
+def _large(boxes: Tensor, least: float) -> Tensor:
+    """Whether no side of a box is shorter."""
+    return ((boxes[:, 2:] - boxes[:, :2]) >= least).all(1)
 
 
 def _crops(pool: Any, features: "OrderedDict[str, Tensor]", boxes: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir
 import torch
+from onnx_ir.passes import common as passes
 from onnxscript import DOUBLE, FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
@@ -15,30 +16,40 @@ from laplacianformer.export._onnx_functions import DOMAIN, FUNCTIONS
 from laplacianformer.export._onnx_model import TRANSLATIONS, Translations, onnx_session, tidied, translated
 from laplacianformer.export._trace import trace_detector
 
-OBJECTS = ("boxes", "labels", "scores", "masks")
-EVERY_ANCHOR = ("logits", "deltas")  # of the heads: to compare with the detector, and left out of the file
 MOST_BOXES = 2**31 - 1
+LEAST_NUMBER = float(np.finfo(np.float32).min)
+
+_SHAPES: dict[str | None, list[int | str]] = {  # of what the file gives; the shapes of what heads give aren't declared
+    "boxes": ["objects", 4],
+    "labels": ["objects"],
+    "scores": ["objects"],
+    "masks": ["objects", "height", "width"],
+}
+_UNUSED = onnx_ir.passes.Sequential(passes.RemoveUnusedNodesPass(), passes.RemoveUnusedOpsetsPass())
 
 
 def detector_to_onnx(model: Any, metadata: Mapping[str, str]) -> tuple[bytes, Callable[[Tensor], dict[str, Tensor]]]:
     """The bytes of the file: `image` (3, height, width) from 0 to 1 to the objects in it, with the metadata as
-    properties. And a function that runs it and also gives what the heads gave for every anchor."""
-    objects = OBJECTS if model.detector == "mask_rcnn" else OBJECTS[:3]
-    program = trace_detector(GRAPHS[model.detector](model), model.transform.size_divisible)
-    written = translated(program, DETECTION, ["prepared", "size", "rows", "columns"], [*objects, *EVERY_ANCHOR])
+    properties. And a function that runs this file, and beside it one that also gives what the heads gave."""
+    graph = GRAPHS[model.detector](model)
+    program = trace_detector(graph, model.transform.size_divisible)
+    names = [*graph.objects, *graph.heads]
+    written = translated(program, DETECTION, ["prepared", "size", "rows", "columns"], names)
     _prepare_inside(written, model.transform)
     written = tidied(written, (Prepare, *FUNCTIONS))
-    shapes = {"boxes": ["objects", 4], "masks": ["objects", "height", "width"]}
     for value in written.graph.outputs:
-        value.shape = onnx_ir.Shape(shapes.get(value.name, ["objects"]))
+        value.shape = onnx_ir.Shape(_SHAPES[value.name]) if value.name in _SHAPES else None
     written.metadata_props.update(metadata)
-    session = onnx_session(onnx_ir.to_proto(written).SerializeToString())
-    del written.graph.outputs[len(objects) :]
+    with_heads = onnx_session(onnx_ir.to_proto(written).SerializeToString())
+    del written.graph.outputs[len(graph.objects) :]
+    written = _UNUSED(written).model
     file = onnx_ir.to_proto(written).SerializeToString()
+    kept = onnx_session(file)
 
     def run(image: Tensor) -> dict[str, Tensor]:
-        outputs = session.run(None, {"image": image.numpy()})
-        return {name: torch.from_numpy(value) for name, value in zip((*objects, *EVERY_ANCHOR), outputs, strict=True)}
+        given = {"image": image.numpy()}
+        values = [*kept.run(graph.objects, given), *with_heads.run(graph.heads, given)]
+        return {name: torch.from_numpy(value) for name, value in zip(names, values, strict=True)}
 
     return file, run
 
@@ -91,10 +102,9 @@ def Prepare(image: FLOAT, mean: FLOAT, std: FLOAT, sides: DOUBLE, multiple: INT6
     return padded, size, rows, columns
 
 
-def _suppress(boxes: Any, scores: Any, groups: Any, count: int, overlap: float, above: float) -> Any:
+def _suppress(boxes: Any, scores: Any, groups: Any, counts: Any, count: int, overlap: float) -> Any:
     first, last = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
-    limit = op.Constant(value_float=above)
-    candidates = op.Squeeze(op.NonZero(op.Greater(scores, limit)), first)
+    candidates = op.Squeeze(op.NonZero(counts), first)
     boxes, scores, groups = (op.Gather(each, candidates) for each in (boxes, scores, groups))
     names = op.Unsqueeze(op.Constant(value_ints=list(range(count))), last)
     of_group = op.Where(op.Equal(groups, names), scores, op.Constant(value_float=float("-inf")))
@@ -103,7 +113,7 @@ def _suppress(boxes: Any, scores: Any, groups: Any, count: int, overlap: float, 
         op.Unsqueeze(of_group, first),
         op.Constant(value_ints=[MOST_BOXES]),
         op.Constant(value_floats=[overlap]),
-        op.Constant(value_floats=[above]),
+        op.Constant(value_floats=[LEAST_NUMBER]),  # all but those of other groups
     )
     kept = op.Gather(kept, op.Constant(value_int=2), axis=1)
     _, order = op.TopK(op.Gather(scores, kept), op.Shape(kept))

@@ -30,6 +30,8 @@ _NAMED = 20  # files left out that the log names; more are only counted
 _OBJECTS = "objectInfo150.txt"  # the names of ADE20K's classes, a file of the data set
 _ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # modes of Pillow; of a palette, the indices count
 
+_DEPTH, _GREY = 24, 0  # of a PNG: the byte with the bits per number, before that of the kind of colours; a kind
+
 
 class LabelledImages(Protocol):
     """Images by index with their label maps."""
@@ -153,11 +155,18 @@ def _read_values(path: Path) -> Array:
                     f"has a label map {path} of colours ({image.mode}): expected one channel, with the number of a "
                     "class in each pixel"
                 )
-            return np.asarray(image).astype(np.int64)
+            return np.asarray(image).astype(np.int64) // _grey_step(path)
     except InputError:
         raise
     except Exception as error:  # Pillow's decoder raises whatever it meets in a broken file
         raise InputError(f"has a label map {path} that can't be decoded: {error or type(error).__name__}") from None
+
+
+def _grey_step(path: Path) -> int:
+    """What Pillow multiplies the numbers of a PNG with: it stretches grey of 2 and 4 bits to 0 to 255."""
+    with path.open("rb") as file:
+        depth, colours = file.read(_DEPTH + 2)[_DEPTH:]
+    return 255 // (2**depth - 1) if colours == _GREY and depth in (2, 4) else 1
 
 
 def _listed(folder: Path, suffixes: Sequence[str] | frozenset[str]) -> list[Path]:
