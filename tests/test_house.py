@@ -231,6 +231,7 @@ def test_modules_without_an_underscore_define_only_what_their_package_exports() 
 # why there is no other way.
 PRIVATE = {
     "ops/_tracing.py": "torch",  # whether an op is being traced: torch answers only parts of it in public
+    "ops/linear/onednn.py": "torch.ops.mkldnn._linear_pointwise",  # oneDNN has no public name for dense tensors
     "export/_aot_inductor.py": "torch._inductor.",  # the documented way to compile a package has no public name
     "inspect/_cost.py": "torch.utils._python_dispatch.TorchDispatchMode",  # documented, and has no public name
     "experiments/rivals.py": "torch._dynamo.reset",  # what torch's own error message says to call
