@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(not SRC.exists(), reason="the tests run outside 
 # names, and why there is no other way.
 PRIVATE: dict[str, tuple[str, ...]] = {
     "ops/_tracing.py": ("",),  # whether an op is being traced: torch answers only parts of it in public
+    "ops/linear/onednn.py": ("torch.ops.mkldnn._linear_pointwise",),  # oneDNN has no public name for dense tensors
     "export/_aot_inductor.py": ("torch._inductor.",),  # the documented way to compile a package has no public name
     "export/_detector_graph.py": ("box_ops._batched_nms_vanilla",),  # the public function takes another path if traced
     "model/backbone.py": ("timm.models._features.feature_take_indices",),  # in every model of timm

@@ -5,6 +5,7 @@ import torch
 
 from laplacianformer import ops
 from laplacianformer.ops import _cpu_extension as cpu_extension
+from laplacianformer.ops.linear import onednn
 from tests.ops.helpers import BACKENDS
 
 
@@ -40,3 +41,25 @@ def poisoned_memory() -> Iterator[None]:
     yield
     torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
     torch.utils.deterministic.fill_uninitialized_memory = fill
+
+
+@pytest.fixture
+def onednn_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linear layers are computed by oneDNN, whatever their size and the CPU."""
+    if (missing := ops.backends()["cpu"]) is not None:
+        pytest.skip(missing)
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this PyTorch comes without oneDNN")
+    monkeypatch.setattr(onednn, "_LEAST_WORK", 1)
+    monkeypatch.setattr(onednn, "_missing", lambda: None)
+
+
+@pytest.fixture(params=["blas", "onednn"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Linear layers are computed by either library; by oneDNN with ranges of 8 rows in gradients."""
+    if request.param == "onednn":
+        request.getfixturevalue("onednn_products")
+        monkeypatch.setattr(onednn, "_ROWS", 8)
+    else:
+        monkeypatch.setattr(onednn, "_missing", lambda: "not in this test")
+    return str(request.param)

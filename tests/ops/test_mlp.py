@@ -39,15 +39,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_BLOCK_BYTES", 0)
 
 
-@pairwise({"backend": BACKENDS, "shape": SHAPES, "dtype": DTYPES}, indirect=["backend"])
+@pairwise(
+    {"backend": BACKENDS, "shape": SHAPES, "dtype": DTYPES, "products": ["blas", "onednn"]},
+    indirect=["backend", "products"],
+)
 @pytest.mark.usefixtures("poisoned_memory", "small_blocks")
-def test_values_and_gradients_match_float64(shape, dtype, backend):
+def test_values_and_gradients_match_float64(shape, dtype, backend, products):
     terms = 8 if dtype.itemsize == 2 else 1  # half precision rounds the hidden numbers, too
     assert_matches(lambda *t: ops.mlp(*t, backend=backend), exact, parts(*shape, dtype=dtype), terms * 4)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_memory_layout_does_not_change_the_result() -> None:
+def test_memory_layout_does_not_change_the_result(products: str) -> None:
     given = [tensor.detach() for tensor in parts((3, 20), 16, 40, 16)]
     expected = ops.mlp(*given)
     spread = [torch.stack([tensor, torch.full_like(tensor, torch.nan)], -1)[..., 0] for tensor in given]
@@ -58,13 +61,39 @@ def test_memory_layout_does_not_change_the_result() -> None:
 
 @pytest.mark.parametrize("needed", range(5))
 @pytest.mark.usefixtures("small_blocks")
-def test_only_what_needs_a_gradient_gets_one_and_it_is_the_same(needed: int) -> None:
+def test_only_what_needs_a_gradient_gets_one_and_it_is_the_same(needed: int, products: str) -> None:
     given = parts((2, 20), 16, 40, 16)
     every = torch.autograd.grad(ops.mlp(*given).square().sum(), given)
     frozen = [tensor.detach().requires_grad_(index == needed) for index, tensor in enumerate(given)]
     ops.mlp(*frozen).square().sum().backward()
     assert [tensor.grad is not None for tensor in frozen] == [index == needed for index in range(5)]
     assert torch.equal(frozen[needed].grad, every[needed])
+
+
+@pytest.mark.parametrize("widths", [(64, 512), (128, 1024)])
+def test_same_bits_for_every_number_of_threads(widths: tuple[int, int], products: str) -> None:
+    """Sums over rows are cut by the shape alone."""
+    given = parts((2, 1500), *widths, widths[0])
+    before, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            out = ops.mlp(*given)
+            found.append([out.detach(), *torch.autograd.grad(out, given, out.detach().sin())])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("tokens", [49, 257])
+def test_a_matrix_has_the_same_bits_whatever_else_is_in_the_batch(tokens: int) -> None:
+    """By the rule of this machine; 257 tokens are one more than a block."""
+    x, *weights = (tensor.detach() for tensor in parts((7, tokens), 512, 2048, 512))
+    alone = [ops.mlp(matrix[None], *weights)[0] for matrix in x]
+    for batch in (2, 7):
+        together = ops.mlp(x[:batch], *weights)
+        assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=False))
 
 
 def test_derivatives_of_gradients_match_float64() -> None:

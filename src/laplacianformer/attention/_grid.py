@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from laplacianformer import ops
+from laplacianformer.attention._linear import linear
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.attention._state import SettingsInState
 from laplacianformer.attention._volumes import convolve_volume
@@ -98,7 +99,7 @@ class GridAttention(SettingsInState):
         mixed_bnhd = self.mix(q_bhnd, k_bhnd, v_bhnd, size, *masked).transpose(1, 2).to(v_bhnd.dtype)
         local_bnhd = self.local(v_bhnd, size).unflatten(2, (self.num_heads, self.head_dim))
         # In this order: the sum takes the layout of the first, and flattening it copies nothing.
-        out = self.proj_drop(self.proj((local_bnhd + mixed_bnhd).flatten(2)))
+        out = self.proj_drop(linear(self.proj, (local_bnhd + mixed_bnhd).flatten(2)))
         return out if mask is None else out.masked_fill(~mask[..., None], 0)
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
@@ -120,7 +121,7 @@ class GridAttention(SettingsInState):
                 f"size {tuple(size)} does not hold {x.shape[1] - self.prefix} tokens{before}: "
                 f"expected {lengths} of them, no length below 1"
             )
-        parts = self.qkv(x).unflatten(-1, (-1, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+        parts = linear(self.qkv, x).unflatten(-1, (-1, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
         q_bhnd, *rest = parts.unbind(0)  # Not by index: the gradient would be padded with zeros three times.
         return (q_bhnd, q_bhnd, *rest) if self.tied else (q_bhnd, *rest)
 

@@ -12,6 +12,7 @@ from laplacianformer.ops.inverse_sqrt import inverse_sqrt
 from laplacianformer.ops.laplacian_attention import laplacian_attention
 from laplacianformer.ops.laplacian_kernel import laplacian_kernel
 from laplacianformer.ops.laplacian_matmul import laplacian_matmul
+from laplacianformer.ops.linear import linear
 from laplacianformer.ops.mlp import mlp
 from laplacianformer.ops.newton_schulz import newton_schulz, newton_schulz_residuals
 from laplacianformer.ops.other_kernels import cosine_kernel, matern_kernel, polynomial_kernel
@@ -30,6 +31,7 @@ __all__ = [
     "laplacian_attention",
     "laplacian_kernel",
     "laplacian_matmul",
+    "linear",
     "matern_kernel",
     "mlp",
     "newton_schulz",

@@ -1,7 +1,7 @@
 """Whether calls are just run, or traced, transformed or observed: the one module that knows.
 
 All of torch's private names that the attention needs are here, each behind a function that says what it answers; the
-other modules that need one are listed in tests/test_house.py.
+other modules that need one are listed in tests/test_private_names.py.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,13 @@
 """The MLP in blocks of rows, whose hidden numbers stay in the cache, and its gradient.
 
 All hidden numbers together are the largest tensor of a model by far: written to memory and read back, they take as
-long as the products, and the system needs as long to provide the memory. Products are those of PyTorch; the first bias
-is added by the GELU. For the gradient, the hidden numbers before the bias are kept, and their GELU is computed again.
+long as the products, and the system needs as long to provide the memory. Products are those of `ops.linear`; the first
+bias is added by the GELU. For the gradient, the hidden numbers before the bias are kept, and their GELU is computed
+again.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,10 +17,12 @@ from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops._cpu_extension import level
 from laplacianformer.ops._precision import is_autocast, without_autocast
 from laplacianformer.ops._tracing import is_unobserved, needs_gradient
+from laplacianformer.ops.linear import blas, onednn
 from laplacianformer.ops.mlp import reference
 
-# Of hidden numbers per thread: about what the second-level cache of a core holds.
-_BLOCK_BYTES = 1 << 20
+# Of hidden numbers: about what the second-level caches of two cores hold. Sums over rows are taken block by block, so
+# blocks of another size for each number of threads would change the bits.
+_BLOCK_BYTES = 1 << 21
 _LEAST_ROWS = 256  # products of fewer rows are slower
 
 
@@ -43,20 +48,20 @@ def mlp(
 
 
 def _forward(
-    x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, hidden: Tensor | None
+    x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, kept: list[Tensor] | None
 ) -> Tensor:
-    """`hidden`: (rows, width), where the numbers before the first bias are kept; None if they are not."""
+    """`kept`: where the numbers before the first bias go, block by block; None if they are not kept."""
+    products = _products(x, weight1, weight2)
     rows, width, bias1 = x.shape[:-1].numel(), len(weight1), bias1.contiguous()
     given, out = x.reshape(rows, x.shape[-1]), x.new_empty((*x.shape[:-1], len(weight2)))
-    step, result = _block_rows(rows, width), out.view(rows, len(weight2))
-    scratch = x.new_empty((step, width))
-    for begin in range(0, rows, step):
-        block = slice(begin, begin + step)
-        activated = scratch[: rows - begin]
-        before = activated if hidden is None else hidden[block]
-        torch.mm(given[block], weight1.t(), out=before)
-        torch.ops.laplacianformer_cpu.gelu_forward(before, bias1, activated, level())
-        torch.addmm(bias2, activated, weight2.t(), out=result[block])
+    result = out.view(rows, len(weight2))
+    for block in _blocks(rows, width):
+        hidden = activated = products.product(given[block], weight1)
+        if kept is not None:
+            kept.append(hidden)
+            activated = torch.empty_like(hidden)
+        torch.ops.laplacianformer_cpu.gelu_forward(hidden, bias1, activated, level())
+        products.product(activated, weight2, bias2, out=result[block])
     return out
 
 
@@ -65,50 +70,43 @@ class _Mlp(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor, backend: str | None
     ) -> Tensor:
-        hidden = x.new_empty((x.shape[:-1].numel(), len(weight1)))
-        out = _forward(x, weight1, bias1, weight2, bias2, hidden)
-        ctx.save_for_backward(x, weight1, bias1, weight2, bias2, hidden)
+        kept: list[Tensor] = []
+        out = _forward(x, weight1, bias1, weight2, bias2, kept)
+        ctx.save_for_backward(x, weight1, bias1, weight2, bias2, *kept)
         ctx.backend = backend
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, hidden = ctx.saved_tensors
+        x, weight1, bias1, weight2, bias2, *kept = ctx.saved_tensors
+        inputs = [x, weight1, bias1, weight2, bias2]
         with without_autocast(grad.device):
             if torch.is_grad_enabled() or not is_unobserved(grad):  # second derivatives, batched gradients, counters
                 return *_gradients_by_ops(inputs, grad, ctx.backend), None
-            return *_gradients(inputs, hidden, grad, ctx.needs_input_grad), None
+            return *_gradients(inputs, kept, grad, ctx.needs_input_grad), None
 
 
 def _gradients(
-    inputs: list[Tensor], hidden: Tensor, grad: Tensor, needed: tuple[bool, ...]
+    inputs: list[Tensor], kept: Sequence[Tensor], grad: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """Of those inputs that need one. Blocks write their rows of dx, and add to the others."""
     x, weight1, bias1, weight2, _ = inputs
-    rows, width = hidden.shape
-    given, grad = x.reshape(rows, x.shape[-1]), grad.reshape(rows, len(weight2))
+    products, rows = _products(x, weight1, weight2), x.shape[:-1].numel()
+    given, grad, bias1 = x.reshape(rows, x.shape[-1]), grad.reshape(rows, len(weight2)), bias1.contiguous()
     dx = given.new_empty(given.shape) if needed[0] else None
-    dweight1, dbias1, dweight2 = (
-        tensor.new_zeros(tensor.shape) if need else None
-        for tensor, need in zip((weight1, bias1, weight2), needed[1:], strict=False)
-    )
-    step, bias1 = _block_rows(rows, width), bias1.contiguous()
-    scratch = x.new_empty((2 if needed[3] else 1, step, width))
-    for begin in range(0, rows, step):
-        block = slice(begin, begin + step)
-        slope, *activated = scratch[:, : rows - begin]
-        torch.mm(grad[block], weight2, out=slope)
-        torch.ops.laplacianformer_cpu.gelu_backward(
-            slope, hidden[block], bias1, slope, activated[0] if activated else None, level()
-        )
+    dweight1 = dbias1 = dweight2 = None
+    for block, hidden in zip(_blocks(rows, len(weight1)), kept, strict=True):
+        slope = products.product(grad[block], weight2.t())
+        activated = torch.empty_like(hidden) if needed[3] else None
+        torch.ops.laplacianformer_cpu.gelu_backward(slope, hidden, bias1, slope, activated, level())
         if dx is not None:
-            torch.mm(slope, weight1, out=dx[block])
-        if dweight1 is not None:
-            dweight1.addmm_(slope.t(), given[block])
-        if dbias1 is not None:
-            dbias1 += slope.sum(0)
-        if dweight2 is not None:
-            dweight2.addmm_(grad[block].t(), activated[0])
+            products.product(slope, weight1.t(), out=dx[block])
+        if needed[1]:
+            dweight1 = products.weight_gradient(slope, given[block], dweight1)
+        if needed[2]:
+            dbias1 = slope.sum(0) if dbias1 is None else dbias1.add_(slope.sum(0))
+        if activated is not None:
+            dweight2 = products.weight_gradient(grad[block], activated, dweight2)
     return (
         None if dx is None else dx.view(x.shape),
         dweight1,
@@ -130,7 +128,14 @@ def _gradients_by_ops(inputs: list[Tensor], grad: Tensor, backend: str | None) -
     return [next(grads) if tensor.requires_grad else None for tensor in inputs]
 
 
-def _block_rows(rows: int, width: int) -> int:
-    """At least 1, for ranges."""
-    most = max(_LEAST_ROWS, torch.get_num_threads() * _BLOCK_BYTES // (4 * max(1, width)))
-    return max(1, min(rows, most))
+def _products(x: Tensor, weight1: Tensor, weight2: Tensor) -> Any:
+    return blas if onednn.check(x, weight1, weight2) is not None else onednn
+
+
+def _blocks(rows: int, width: int) -> list[slice]:
+    """Of equal size, for a single row is computed in another way by some libraries. At least one, which may be empty,
+    so that every gradient has a shape."""
+    most = max(_LEAST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
+    count = max(1, -(-rows // most))
+    ends = [rows * index // count for index in range(count + 1)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]

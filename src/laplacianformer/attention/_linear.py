@@ -1,0 +1,15 @@
+"""Linear layers of token mixers, which stay `nn.Linear`, computed by `ops.linear`."""
+
+from torch import Tensor, nn
+
+from laplacianformer import ops
+from laplacianformer.ops._tracing import is_bare
+
+
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """layer(x), not by a call of the layer where nobody can see a difference: where it is what it was made, without
+    hooks."""
+    if type(layer) is nn.Linear and is_bare(layer):
+        return ops.linear(x, layer.weight, layer.bias)
+    out: Tensor = layer(x)
+    return out
