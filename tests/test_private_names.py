@@ -16,7 +16,6 @@ PRIVATE: dict[str, tuple[str, ...]] = {
     "ops/_tracing.py": ("",),  # whether an op is being traced: torch answers only parts of it in public
     "ops/linear/onednn.py": ("torch.ops.mkldnn._linear_pointwise",),  # oneDNN has no public name for dense tensors
     "export/_aot_inductor.py": ("torch._inductor.",),  # the documented way to compile a package has no public name
-    "export/_detector_graph.py": ("box_ops._batched_nms_vanilla",),  # the public function takes another path if traced
     "model/backbone.py": ("timm.models._features.feature_take_indices",),  # in every model of timm
     "inspect/_cost.py": ("torch.utils._python_dispatch.TorchDispatchMode",),  # documented, and has no public name
     "export/_card.py": ("timm.models._hub.generate_readme",),  # what timm writes, so that its hub reads it
