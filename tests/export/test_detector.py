@@ -122,11 +122,15 @@ def test_one_file_finds_what_the_detector_finds_at_every_size(exported: tuple[Pa
 
 @pytest.mark.slow
 def test_masked_attention_is_exported_and_a_picture_without_objects_is_one(tmp_path: Path) -> None:
-    """Mask R-CNN as in its recipes: Laplacian attention that sees no padding, group norms, and no object."""
+    """Mask R-CNN as in its recipes: Laplacian attention that sees no padding, group norms, and no object. Its proposals
+    have a score of 0 in float32, which is the threshold, and count."""
     weights, output = tmp_path / "model.safetensors", tmp_path / "model.onnx"
-    save_detector(weights, helpers.small("mask_rcnn", **NOTHING["mask_rcnn"]), classes=["a", "b", "c"])
+    model = helpers.small("mask_rcnn", **NOTHING["mask_rcnn"])
+    torch.nn.init.constant_(model.rpn.head.cls_logits.bias, -200.0)
+    save_detector(weights, model, classes=["a", "b", "c"])
     loaded = load_detector(weights)
     written = _detector.export_detector(loaded)
+    assert len(written.run(pixels(64, 64) / 255)["proposals"])
     for each in detector_differences(loaded, written.run):
         assert each.relative < 1e-4
         assert each.objects == each.same == 0
