@@ -125,7 +125,7 @@ def test_masked_attention_is_exported_and_a_picture_without_objects_is_one(tmp_p
     """Mask R-CNN as in its recipes: Laplacian attention that sees no padding, group norms, and no object. Its proposals
     have a score of 0 in float32, which is the threshold, and count."""
     weights, output = tmp_path / "model.safetensors", tmp_path / "model.onnx"
-    model = helpers.small("mask_rcnn", **NOTHING["mask_rcnn"])
+    model = helpers.small("mask_rcnn", backbone_args=BACKBONES["retinanet"], **NOTHING["mask_rcnn"])
     torch.nn.init.constant_(model.rpn.head.cls_logits.bias, -200.0)
     save_detector(weights, model, classes=["a", "b", "c"])
     loaded = load_detector(weights)
