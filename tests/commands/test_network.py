@@ -25,6 +25,7 @@ CONVERSION = (
     *("distil.epochs=1", "distil.batch_size=4", "distil.warmup_epochs=0", "data.val_samples=null", "data.size=32"),
     *("convert.attention_args={grid: 2, gain: learned}", "run.accelerator=cpu", "run.devices=1"),
 )
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(laplacianformer.__file__).parent
 
 # Imported by every process of Python that is started, also by those that a command starts itself.
@@ -125,13 +126,36 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as packets:
     assert (tmp_path / "report").read_text() == "socket.getaddrinfo 127.0.0.2\nsocket.connect 127.0.0.3\n"
 
 
+def imports_of_onnxruntime(tree):
+    """The lines where a program imports it."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(name.split(".")[0] == "onnxruntime" for name in names):
+            yield node.lineno
+
+
 def test_onnxruntime_is_imported_in_one_place_alone():
     """Which switches its telemetry off before."""
-    importing = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(name.split(".")[0] == "onnxruntime" for name in names):
-                importing.add(path.name)
+    trees = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    importing = [name for name, tree in trees.items() if list(imports_of_onnxruntime(tree))]
     assert not importing, "import it with laplacianformer.export._onnxruntime"
+
+
+def setting(tree):
+    """The lines of a program that switch the telemetry off."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call | ast.Assign)]
+    return sorted(node.lineno for node in nodes if "ORT_DISABLE_TELEMETRY" in ast.unparse(node))
+
+
+@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="the tests run outside of a checkout")
+def test_programs_beside_the_package_switch_its_telemetry_off_before_they_import_it():
+    found = {}
+    for path in [*(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if lines := sorted(imports_of_onnxruntime(tree)):
+            found[path.name] = min(setting(tree), default=lines[0]) < lines[0]
+    assert found
+    assert all(found.values()), found
+    late = ast.parse("import onnxruntime\nimport os\nos.environ['ORT_DISABLE_TELEMETRY'] = '1'")
+    assert not setting(late)[0] < next(imports_of_onnxruntime(late))

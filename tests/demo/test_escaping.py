@@ -1,12 +1,15 @@
 """Text of a weights file or a file name is shown as text: it makes no element, runs no script and fetches nothing."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
+from laplacianformer.segmentation import save_segmenter
 from laplacianformer.weights import save_weights
 from tests.demo.conftest import start
 from tests.helpers import INPUT, small_model
+from tests.segmentation import helpers as segmentation
 
 SCRIPT = "<img src=x onerror=window.owned=1><script>window.owned=1</script>"
 ATTACKS = (
@@ -34,11 +37,15 @@ def test_markdown_shows_it_as_it_is():
     assert page.literal("Zoë 7") == "Zoë 7"
 
 
-@pytest.mark.slow
-def test_in_a_browser(browser, tmp_path_factory):
+def save_hostile_segmenter(path):
+    save_segmenter(path, segmentation.small(num_classes=len(ATTACKS)), labels=list(ATTACKS))
+
+
+@contextmanager
+def visited(browser, root, save):
+    """A tab with the page for a file. No script of a text may have run, and nothing elsewhere been asked for."""
     pytest.importorskip("gradio", reason="the page needs gradio: pip install 'laplacianformer[page]'")
-    root = tmp_path_factory.mktemp("hostile")
-    page = start(root, save_hostile)
+    page = start(root, save)
     context = browser.new_context()
     try:
         page.wait()
@@ -46,17 +53,41 @@ def test_in_a_browser(browser, tmp_path_factory):
         tab.on("request", lambda request: asked.append(request.url))
         tab.on("dialog", lambda dialog: pytest.fail("a script has run"))
         tab.goto(page.address)
-        tab.locator("#times table").nth(1).wait_for()
-        bad = root / "<img src=x onerror=window.owned=1>.png"
-        bad.write_text("no image")
-        tab.locator("#upload input[type=file]").set_input_files(bad)
-        tab.get_by_text("This file was rejected: not an image").first.wait_for()
-        assert SCRIPT in tab.locator("#title").inner_text()
-        assert any(name in ATTACKS for name in tab.locator("#trained dt").all_inner_texts())
+        yield tab
         assert tab.evaluate("window.owned") is None
-        inside = "#title img, #title iframe, #title a, #title script, #trained dl img, #trained dl svg, #changed dl img"
-        assert tab.locator(inside).count() == 0
         assert not [url for url in asked if not url.startswith((page.address, "data:", "blob:"))]
     finally:
         context.close()
         page.end()
+
+
+def upload_no_image(tab, root):
+    """Its name is markup, and is in the message."""
+    bad = root / "<img src=x onerror=window.owned=1>.png"
+    bad.write_text("no image")
+    tab.locator("#upload input[type=file]").set_input_files(bad)
+    tab.get_by_text("This file was rejected: not an image").first.wait_for()
+
+
+@pytest.mark.slow
+def test_in_a_browser(browser, tmp_path_factory):
+    root = tmp_path_factory.mktemp("hostile")
+    with visited(browser, root, save_hostile) as tab:
+        tab.locator("#times table").nth(1).wait_for()
+        upload_no_image(tab, root)
+        assert SCRIPT in tab.locator("#title").inner_text()
+        assert any(name in ATTACKS for name in tab.locator("#trained dt").all_inner_texts())
+        inside = "#title img, #title iframe, #title a, #title script, #trained dl img, #trained dl svg, #changed dl img"
+        assert tab.locator(inside).count() == 0
+
+
+@pytest.mark.slow
+def test_the_page_for_a_segmenter_in_a_browser(browser, tmp_path_factory):
+    root = tmp_path_factory.mktemp("segmenter")
+    with visited(browser, root, save_hostile_segmenter) as tab:
+        tab.locator("#covered dt").first.wait_for()
+        upload_no_image(tab, root)
+        assert SCRIPT in tab.locator("#title").inner_text()
+        assert SCRIPT in tab.locator("#covered dt").all_inner_texts()
+        inside = ", ".join(f"#{where} {tag}" for where in ("title", "message") for tag in ("img", "iframe", "script"))
+        assert tab.locator(f"{inside}, #covered dl img, #covered dl svg, #covered dl iframe").count() == 0
