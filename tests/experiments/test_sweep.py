@@ -128,7 +128,7 @@ def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell may have it ignored
         "from pathlib import Path; from laplacianformer.experiments import sweep; "
         f"sweep.PROGRAM = {(sys.executable, str(stand_in))!r}; "
-        f"sweep.sweep([sweep.Run('digits', {{}}, {run.overrides!r}, 0)], Path('results'), Path('work'))"
+        f"sweep.sweep([sweep.Training('digits', {{}}, {run.overrides!r}, 0)], Path('results'), Path('work'))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     started = tmp_path / "work" / run.key / "started"
