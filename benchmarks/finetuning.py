@@ -16,7 +16,7 @@ from comparing import RESULTS, parser_of, show
 from laplacianformer._util.provenance import provenance
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.statistics import paired, summary
-from laplacianformer.experiments.sweep import Run, sweep
+from laplacianformer.experiments.sweep import Training, sweep
 from laplacianformer.experiments.trainings import accuracies
 
 SEEDS = 3
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="trainings at a time (default: 1)")
     arguments = parser.parse_args()
     runs = [
-        Run("finetune", {"way": way}, (*SHARED, *overrides), seed, f"idx:{arguments.data}")
+        Training("finetune", {"way": way}, (*SHARED, *overrides), seed, f"idx:{arguments.data}")
         for way, overrides in WAYS.items()
         for seed in range(SEEDS)
     ]

@@ -54,13 +54,13 @@ void TokenMask::count_members(int64_t item) {
   const Box& box = boxes_[item];
   int64_t* members = members_.data() + item * grid_.landmarks();
   for (int64_t i = 0; i < tokens(item); ++i) {
-    const int64_t token = order_[item * grid_.tokens() + i], place = token - grid_.prefix;
-    if (place < 0) {
+    const int64_t token = order_[item * grid_.tokens() + i], on_grid = token - grid_.prefix;
+    if (on_grid < 0) {
       members[token] = 1;
       continue;
     }
-    const int64_t row = place / grid_.length[2];
-    const int64_t position[3] = {row / grid_.length[1], row % grid_.length[1], place % grid_.length[2]};
+    const int64_t row = on_grid / grid_.length[2];
+    const int64_t position[3] = {row / grid_.length[1], row % grid_.length[1], on_grid % grid_.length[2]};
     int64_t first[3], last[3];
     for (int axis = 0; axis < 3; ++axis) {
       first[axis] = position[axis] * box.cells[axis] / box.extent[axis];

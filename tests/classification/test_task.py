@@ -203,7 +203,7 @@ WRONG = {
         ["--recipe", "digits", "data.std=[0, 0, 0]"],
         "data.std.0: input should be greater than or equal to 0.000001, got 0",
     ),
-    "batch": (["--recipe", "digits", "optimise.batch_size=5000"], "is more than the 1437 training images"),
+    "batch": (["--recipe", "digits", "optimise.batch_size=5000"], "is more than the 1437 training samples"),
 }
 
 

@@ -36,7 +36,7 @@ def test_repeats_are_copies_in_one_batch_with_keys_of_their_own() -> None:
 def test_impossible_batch_sizes_are_refused() -> None:
     with pytest.raises(InputError, match=r"batch_size=10 can't be split over 4 processes"):
         Order(50, 10, seed=0, world=4)
-    with pytest.raises(InputError, match=r"batch_size=64 is more than the 50 training images"):
+    with pytest.raises(InputError, match=r"batch_size=64 is more than the 50 training samples"):
         Order(50, 64, seed=0)
 
 

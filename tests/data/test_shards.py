@@ -131,7 +131,7 @@ def test_too_many_unreadable_images_stop_the_run(tmp_path: Path, content: bytes 
     if content is None:
         for number in range(2):
             shard(tmp_path / f"train-{number}.tar", [(b"broken", 0)] * 12)
-    with pytest.raises(InputError, match=r"more than 1\.000% of 24 images .* can't be read; the last: .*train-\d\.tar"):
+    with pytest.raises(InputError, match=r"more than 1\.000% of 24 samples .*t be read; the last: .*train-\d\.tar"):
         classification.train(recipe(tmp_path), tmp_path / "run")
 
 

@@ -257,7 +257,7 @@ def test_unreadable_images_are_named_and_replaced(tmp_path: Path, cache: bool, c
 
 
 def test_too_many_unreadable_images_stop_the_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"more than 5\.000% of 24 images .* can't be read; the last: .*class1/5\.png"):
+    with pytest.raises(InputError, match=r"more than 5\.000% of 24 samples .*t be read; the last: .*class1/5\.png"):
         open_loaders(recipe(broken(tmp_path), "data.corrupt_limit=0.05"))
 
 

@@ -4,14 +4,14 @@ import pytest
 
 from laplacianformer.experiments.kernel_convergence import VARIANTS
 from laplacianformer.experiments.starts import Start, start_of
-from laplacianformer.experiments.sweep import Run
+from laplacianformer.experiments.sweep import Training
 
 pytest.importorskip("lightning")
 
 
 @pytest.fixture(scope="module")
 def starts() -> dict[str, Start]:
-    return {name: start_of(Run("probe", {}, overrides, 0)) for name, overrides in VARIANTS.items()}
+    return {name: start_of(Training("probe", {}, overrides, 0)) for name, overrides in VARIANTS.items()}
 
 
 def test_the_swap_of_the_kernel_acts_where_the_paper_makes_it(starts) -> None:
@@ -19,10 +19,10 @@ def test_the_swap_of_the_kernel_acts_where_the_paper_makes_it(starts) -> None:
     laplacian, gaussian = starts["SOFT++, laplacian"], starts["SOFT++, gaussian"]
     assert gaussian.off_diagonal < 0.005
     assert laplacian.off_diagonal > 5 * gaussian.off_diagonal
-    assert laplacian.share > 5 * gaussian.share
+    assert laplacian.fraction > 5 * gaussian.fraction
 
 
 def test_attention_of_ours_starts_as_large_as_the_values_and_depends_on_the_token(starts) -> None:
     for kernel in ("laplacian", "gaussian"):
-        assert 0.3 < starts[f"LaplacianFormer, {kernel}"].share < 1.2
+        assert 0.3 < starts[f"LaplacianFormer, {kernel}"].fraction < 1.2
     assert len(set(starts.values())) == len(VARIANTS)

@@ -13,14 +13,14 @@ import pytest
 from laplacianformer._util.errors import InputError
 from laplacianformer.experiments import sweep as sweeps
 from laplacianformer.experiments.rows import read_rows
-from laplacianformer.experiments.sweep import Run, curves, sweep
+from laplacianformer.experiments.sweep import Training, curves, sweep
 
 
-def run_of(seed: int, *overrides: str) -> Run:
-    return Run("digits", {"kind": "short"}, overrides, seed)
+def run_of(seed: int, *overrides: str) -> Training:
+    return Training("digits", {"kind": "short"}, overrides, seed)
 
 
-def starts(folder: Path, run: Run) -> int:
+def starts(folder: Path, run: Training) -> int:
     return len((folder / "work" / run.key / "started").read_text().splitlines())
 
 
@@ -45,7 +45,7 @@ def test_rows_in_the_order_of_the_runs_and_nothing_trained_twice(tmp_path) -> No
 
 @pytest.mark.usefixtures("stand_in")
 def test_two_sweeps_share_what_they_have_in_common_each_under_its_own_label(tmp_path) -> None:
-    first, second = Run("digits", {"kernel": "laplacian"}, (), 0), Run("digits", {"solver": "newton"}, (), 0)
+    first, second = Training("digits", {"kernel": "laplacian"}, (), 0), Training("digits", {"solver": "newton"}, (), 0)
     (row,) = sweep([first], tmp_path / "results", tmp_path / "work")
     (same,) = sweep([second], tmp_path / "results", tmp_path / "work")
     assert starts(tmp_path, first) == 1
@@ -97,8 +97,8 @@ def test_no_more_processes_than_asked_for(tmp_path, monkeypatch) -> None:
 
 
 def test_the_same_training_has_the_same_key_wherever_its_data_are() -> None:
-    run = Run("digits", {"a": 1}, ("x.y=1", "x.z=2"), 0, "here")
-    assert run.key == Run("digits", {}, ("x.z=2", "x.y=1"), 0, "there").key
+    run = Training("digits", {"a": 1}, ("x.y=1", "x.z=2"), 0, "here")
+    assert run.key == Training("digits", {}, ("x.z=2", "x.y=1"), 0, "there").key
     assert len({run.key, run_of(0).key, run_of(1).key, run_of(0, "optimise.lr=0.1").key}) == 4
 
 
@@ -128,7 +128,7 @@ def test_a_sweep_that_is_stopped_leaves_no_training_behind(tmp_path, stand_in) -
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell may have it ignored
         "from pathlib import Path; from laplacianformer.experiments import sweep; "
         f"sweep.PROGRAM = {(sys.executable, str(stand_in))!r}; "
-        f"sweep.sweep([sweep.Run('digits', {{}}, {run.overrides!r}, 0)], Path('results'), Path('work'))"
+        f"sweep.sweep([sweep.Training('digits', {{}}, {run.overrides!r}, 0)], Path('results'), Path('work'))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     started = tmp_path / "work" / run.key / "started"

@@ -12,7 +12,6 @@ from PIL import Image
 from laplacianformer import cli
 from laplacianformer.classification import load_recipe
 from laplacianformer.experiments import (
-    Settings,
     attention,
     attention_maps,
     defaults,
@@ -20,16 +19,16 @@ from laplacianformer.experiments import (
     kernel_convergence,
     other_kernels,
     qk_distances,
-    reproduce,
     scale,
     solver_accuracy,
     trainings,
     variants,
     whitening,
 )
+from laplacianformer.experiments.frame import Settings, reproduce
 from laplacianformer.experiments.rows import read_rows
 from laplacianformer.experiments.starts import Start
-from laplacianformer.experiments.sweep import ABLATION, Run
+from laplacianformer.experiments.sweep import ABLATION, Training
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("lightning")
@@ -119,7 +118,7 @@ def test_every_run_of_experiments_that_inspect_trained_models_has_its_row(module
     assert {run.key for run in raised.value.args[0]} <= recorded
 
 
-def changes(run: Run) -> list[str]:
+def changes(run: Training) -> list[str]:
     return [override for override in run.overrides if override != ABLATION]
 
 
@@ -128,7 +127,7 @@ def test_options_that_only_compare_are_those_of_the_ablation_mixer() -> None:
     assert trainings.with_arguments(whitening="full")[0] == ABLATION
     for arguments in ({"whitening": "null"}, {"scale": 2}, {"gain": "learned"}, {"iterations": 12}):
         assert ABLATION not in trainings.with_arguments(**arguments)
-    plain, renamed = Run("ablation", {}, ("a=1",), 0), Run("ablation", {}, ("a=1", ABLATION), 0)
+    plain, renamed = Training("ablation", {}, ("a=1",), 0), Training("ablation", {}, ("a=1", ABLATION), 0)
     assert plain.key == renamed.key
     assert ABLATION in renamed.arguments
 

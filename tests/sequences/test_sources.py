@@ -173,7 +173,7 @@ def test_a_run_on_files_that_are_all_broken_stops_in_one_line(tmp_path: Path) ->
     for path in root.glob("*/*/*.png"):
         path.write_bytes(b"no image")
     data = {"task": "image", "root": str(root), "length": 64, "train_samples": None, "val_samples": None}
-    with pytest.raises(InputError, match=r"more than 1\.000% of 24 images \(data\.corrupt_limit\) can't be read"):
+    with pytest.raises(InputError, match=r"more than 1\.000% of 24 samples \(data\.corrupt_limit\) can't be read"):
         train(helpers.tiny(tmp_path, data=data), tmp_path / "run")
 
 

@@ -113,7 +113,7 @@ def test_a_run_builds_its_model_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_detector_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from laplacianformer.detection import _model as module
+    from laplacianformer.detection import _builders as module
 
     built = []
 

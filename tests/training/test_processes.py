@@ -107,8 +107,8 @@ def assert_what_ended_one_ended_all_with_its_message(trained: Path) -> None:
         assert said[f"{what}-0"] == said[f"{what}-1"]
         assert f"broken in process {rank}" in said[f"{what}-0"]
         assert not (trained / f"stopped-{what}" / "model.safetensors").exists()
-    assert "of 12 images (data.corrupt_limit) can't be read; the last: " in said["images-0"]
-    assert "of 6 images (data.corrupt_limit) can't be read; the last: " in said["held-out-0"]
+    assert "of 12 samples (data.corrupt_limit) can't be read; the last: " in said["images-0"]
+    assert "of 6 samples (data.corrupt_limit) can't be read; the last: " in said["held-out-0"]
 
 
 @pytest.mark.slow

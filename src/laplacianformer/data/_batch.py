@@ -39,7 +39,7 @@ def lasting_options(workers: int) -> dict[str, Any]:
 
 
 class Corrupt:
-    """Counts unreadable images, names each once in the log, and stops the run when they are too many."""
+    """Counts unreadable samples, names each once in the log, and stops the run when they are too many."""
 
     def __init__(self, limit: float) -> None:
         self.limit, self.count, self.named = limit, 0, set[str]()
@@ -50,10 +50,11 @@ class Corrupt:
             self.count += 1
             if line not in self.named:
                 self.named.add(line)
-                logger.warning("unreadable image, replaced or left out: %s", line)
+                logger.warning("unreadable, replaced or left out: %s", line)
             if self.count > self.limit * total:
                 raise InputError(
-                    f"more than {self.limit:.3%} of {total} images (data.corrupt_limit) can't be read; the last: {line}"
+                    f"more than {self.limit:.3%} of {total} samples (data.corrupt_limit) can't be read; "
+                    f"the last: {line}"
                 )
 
     def start_epoch(self) -> None:

@@ -31,7 +31,7 @@ class Order:
             )
         if self.samples < self.batch_size:
             raise InputError(
-                f"optimise.batch_size={self.batch_size} is more than the {self.samples} training images: "
+                f"optimise.batch_size={self.batch_size} is more than the {self.samples} training samples: "
                 "give a smaller one"
             )
 

@@ -41,7 +41,7 @@ class Explorer:
             held = loaded.metadata["architecture"]
             raise InputError(f"the page shows a LaplacianFormer, and {loaded.path} holds a {held}")
         self.loaded, self.model = loaded, loaded.model
-        self.layers = layers.attention_layers(loaded.model)
+        self.layers = layers.shown_layers(loaded.model)
         self.scale = maps.trained_scale(loaded.model)
         self.examples = examples.names()
 

@@ -38,7 +38,7 @@ class LayerInput:
         return token_at(point, self.size)
 
 
-def attention_layers(model: LaplacianFormer) -> dict[str, GridAttention]:
+def shown_layers(model: LaplacianFormer) -> dict[str, GridAttention]:
     """All attention layers, by a readable name."""
     stages: Any = model.stages
     return {
@@ -56,7 +56,7 @@ def classify(model: LaplacianFormer, image: Tensor) -> tuple[Tensor, list[LayerI
     def record(name: str, layer: Any, arguments: tuple[Tensor, Size]) -> None:
         inputs.append(LayerInput(name, layer, *arguments))
 
-    hooks = [layer.register_forward_pre_hook(partial(record, name)) for name, layer in attention_layers(model).items()]
+    hooks = [layer.register_forward_pre_hook(partial(record, name)) for name, layer in shown_layers(model).items()]
     try:
         return model(image[None])[0].softmax(0), inputs
     finally:

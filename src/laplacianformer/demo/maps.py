@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from laplacianformer.attention import GridAttention, LaplacianAttention
-from laplacianformer.demo.layers import LayerInput, attention_layers
+from laplacianformer.demo.layers import LayerInput, shown_layers
 from laplacianformer.inspect._attention_matrix import attention_row
 from laplacianformer.model import LaplacianFormer
 from laplacianformer.ops._pooling import Size
@@ -51,14 +51,14 @@ def own_map(entry: LayerInput, query: Size, scale: float) -> Tensor:
 
 def trained_scale(model: LaplacianFormer) -> float | None:
     """The lambda of the first layer that has one."""
-    layers = attention_layers(model).values()
+    layers = shown_layers(model).values()
     return next((layer.scale for layer in layers if isinstance(layer, LaplacianAttention)), None)
 
 
 def with_scale(model: LaplacianFormer, scale: float) -> LaplacianFormer:
     """A copy with this lambda in every layer that has one, otherwise as trained."""
     twin = copy.deepcopy(model)
-    for layer in attention_layers(twin).values():
+    for layer in shown_layers(twin).values():
         _set_scale(layer, scale)
     return twin
 

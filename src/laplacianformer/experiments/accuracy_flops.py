@@ -9,7 +9,7 @@ from pathlib import Path
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.experiments.sweep import Run, sweep
+from laplacianformer.experiments.sweep import Training, sweep
 from laplacianformer.inspect import _cost as info
 from laplacianformer.plots._figure import new_figure, save
 
@@ -79,7 +79,7 @@ def _trained(settings: Settings) -> dict[str, float]:
 
     names = [name for _, name, *_ in REPORTED if name.startswith(OURS)]
     sizes = {name: size_overrides(name.removeprefix(OURS).lower()) for name in names}
-    runs = [Run("imagenet", {"model": name}, size, 0, settings.imagenet) for name, size in sizes.items()]
+    runs = [Training("imagenet", {"model": name}, size, 0, settings.imagenet) for name, size in sizes.items()]
     rows = sweep(runs, settings.trainings, settings.work, settings.processes or 1, progress=settings.progress)
     return {row["model"]: 100 * float(row["validation_accuracy"]) for row in rows}
 

@@ -11,7 +11,7 @@ from typing import Any
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.experiments.sweep import Run, sweep
+from laplacianformer.experiments.sweep import Training, sweep
 from laplacianformer.plots._figure import new_figure, save
 
 SOURCE: str = "Table 2"
@@ -63,12 +63,12 @@ def run(settings: Settings) -> Outcome:
 def _trained(settings: Settings) -> Found:
     """The recipes for COCO, one after the other; or, with --quick, a moment of the recipe for shapes."""
     if settings.quick:
-        runs = [Run("shapes-maskrcnn", {}, QUICK, 0)]
+        runs = [Training("shapes-maskrcnn", {}, QUICK, 0)]
     else:
         from laplacianformer.detection._recipe import size_overrides  # needs the packages for training
 
         runs = [
-            Run("coco", {"detector": short, "size": size}, (*named, *size_overrides(size)), 0, settings.coco)
+            Training("coco", {"detector": short, "size": size}, (*named, *size_overrides(size)), 0, settings.coco)
             for short, named in DETECTORS.items()
             for size in SIZES
         ]

@@ -7,7 +7,7 @@ from laplacianformer.experiments.drawing import banded, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.starts import Start, start_of
-from laplacianformer.experiments.statistics import Difference, paired
+from laplacianformer.experiments.statistics import PairedDifference, paired
 from laplacianformer.experiments.sweep import curves
 from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, other_mixer, runs_of, train, with_arguments
 from laplacianformer.experiments.variants import DOES_NOT_MATTER, worth_of_attention
@@ -54,7 +54,7 @@ def _mean_and_last(points: Sequence[Row], variant: str) -> dict[str, list[float]
     return {"mean": [sum(curve) / len(curve) for curve in by_seed.values()], "last": [c[-1] for c in by_seed.values()]}
 
 
-def _differences(points: Sequence[Row], model: str) -> Mapping[str, Difference]:
+def _differences(points: Sequence[Row], model: str) -> Mapping[str, PairedDifference]:
     """The Laplacian kernel minus the Gaussian."""
     laplacian, gaussian = (_mean_and_last(points, f"{model}, {kernel}") for kernel in KERNELS)
     return {what: paired(laplacian[what], gaussian[what]) for what in laplacian}

@@ -14,7 +14,7 @@ from laplacianformer.experiments.drawing import STYLES, banded, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.long_range_runs import CONTROLS, OURS, STANDARD, runs_of
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.experiments.statistics import Difference, paired, summary
+from laplacianformer.experiments.statistics import PairedDifference, paired, summary
 from laplacianformer.experiments.sweep import curves, sweep
 from laplacianformer.experiments.trainings import accuracies
 from laplacianformer.experiments.variants import DOES_NOT_MATTER, MATTERS, verdict_of_parts
@@ -54,7 +54,7 @@ def _names(rows: Sequence[Row], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-def difference(rows: Sequence[Row], name: str) -> Difference:
+def difference(rows: Sequence[Row], name: str) -> PairedDifference:
     """A token mixer minus ours, in points, paired by task and seed."""
     both = [
         [accuracy for task in _names(rows, "task") for accuracy in accuracies(_of(rows, task), "attention", mixer)]
@@ -87,7 +87,7 @@ def _table(rows: Sequence[Row]) -> list[Row]:
     return table
 
 
-def worth(rows: Sequence[Row]) -> Difference:
+def worth(rows: Sequence[Row]) -> PairedDifference:
     """What attention is worth in the rows of one task: ours or softmax attention, whichever is worth more, minus the
     better control."""
     values = {name: accuracies(rows, "attention", name) for name in _names(rows, "attention")}
@@ -135,7 +135,7 @@ def _worths(rows: Sequence[Row], tasks: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def _listed(found: Mapping[str, Difference]) -> str:
+def _listed(found: Mapping[str, PairedDifference]) -> str:
     return ", ".join(f"{name} {each}" for name, each in found.items())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.experiments.frame import Settings
-from laplacianformer.experiments.sweep import Run
+from laplacianformer.experiments.sweep import Training
 
 OURS = "laplacian"
 # As in the experiment kernel-convergence: the mean of the values, because blocks here normalise before the attention.
@@ -74,11 +74,11 @@ QUICK: dict[str, tuple[str, ...]] = {
 }
 
 
-def runs_of(settings: Settings) -> list[Run]:
+def runs_of(settings: Settings) -> list[Training]:
     """Seeds are the outer loop: a sweep that is stopped leaves complete comparisons."""
     data = _data(settings)
     return [
-        Run(
+        Training(
             f"lra-{task}",
             {"task": task, "attention": name},
             (*_budget(task, settings.quick), f"encoder.attention={mixer}", f"encoder.attention_args={arguments}"),

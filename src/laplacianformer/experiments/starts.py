@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.attention.baselines._nystrom import KernelAttention
 from laplacianformer.classification import load_recipe
-from laplacianformer.experiments.sweep import Run
+from laplacianformer.experiments.sweep import Training
 
 IMAGES = 8
 
@@ -22,14 +22,14 @@ class Start(NamedTuple):
     """Means over the layers of a model with its initial weights, in training mode, on smooth random images."""
 
     off_diagonal: float  # of W, the kernel among landmarks
-    share: float  # norm of the global branch without its mean over queries, over that of the values
+    fraction: float  # norm of the global branch without its mean over queries, over that of the values
 
     def __str__(self) -> str:
-        return f"{self.off_diagonal:.3f} and {100 * self.share:.1f} %"
+        return f"{self.off_diagonal:.3f} and {100 * self.fraction:.1f} %"
 
 
 @torch.no_grad()
-def start_of(run: Run) -> Start:
+def start_of(run: Training) -> Start:
     """The start of a training whose token mixer has landmarks."""
     recipe = load_recipe(run.recipe, run.overrides)
     torch.manual_seed(run.seed)

@@ -23,7 +23,7 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan)
 
 
-class Difference(NamedTuple):
+class PairedDifference(NamedTuple):
     """The mean of paired differences, and half the width of its 95 % confidence interval."""
 
     mean: float
@@ -38,11 +38,11 @@ class Difference(NamedTuple):
         return f"{self.mean:+.2f} ± {self.margin:.2f}"
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> Difference:
+def paired(first: Sequence[float], second: Sequence[float]) -> PairedDifference:
     """`first` minus `second`, paired (by seed or image); from one pair, nothing is clear."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
     count = len(differences)
     if count < 2:
-        return Difference(differences[0], math.inf)
+        return PairedDifference(differences[0], math.inf)
     point = STUDENT[min(count - 1, len(STUDENT)) - 1]
-    return Difference(statistics.fmean(differences), point * statistics.stdev(differences) / math.sqrt(count))
+    return PairedDifference(statistics.fmean(differences), point * statistics.stdev(differences) / math.sqrt(count))

@@ -32,7 +32,7 @@ ABLATION = "model.args.attention=ablation"
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """One training: a recipe with overrides and a seed, and the columns that label it in a table."""
 
     recipe: str
@@ -56,7 +56,7 @@ class Run:
 
 
 def sweep(
-    runs: Sequence[Run],
+    runs: Sequence[Training],
     results: Path,
     work: Path,
     processes: int | None = None,
@@ -90,18 +90,18 @@ def sweep(
     return [run.labels | rows[run.key] for run in runs]
 
 
-def curves(runs: Sequence[Run], results: Path) -> list[Row]:
+def curves(runs: Sequence[Training], results: Path) -> list[Row]:
     """The held-out metrics of these runs after every epoch, with their labels."""
     points = read_rows(results / "curves.csv")
     return [run.labels | point for run in runs for point in points if point["run"] == run.key]
 
 
-def weights_of(run: Run, work: Path) -> Path:
+def weights_of(run: Training, work: Path) -> Path:
     """The weights file that a training writes."""
     return work / run.key / "model.safetensors"
 
 
-def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple[Run, float]]:
+def _finished(runs: Sequence[Training], work: Path, processes: int) -> Iterator[tuple[Training, float]]:
     """Each run when it ends, with its seconds. The first failure is raised after all others have ended."""
     waiting, running, failures = list(runs), list[_Process](), list[InputError]()
     try:
@@ -130,7 +130,7 @@ def _finished(runs: Sequence[Run], work: Path, processes: int) -> Iterator[tuple
 
 @dataclass
 class _Process:
-    run: Run
+    run: Training
     folder: Path
     child: "subprocess.Popen[bytes]"
     lock: int
@@ -149,7 +149,7 @@ class _Process:
         return InputError(f"a training ended with code {self.child.returncode}: {last[0]} (full log: {log})")
 
 
-def _start(run: Run, folder: Path) -> _Process | None:
+def _start(run: Training, folder: Path) -> _Process | None:
     """A process that trains, or None while a process of another sweep trains the same run.
 
     The child inherits the lock: if a sweep is killed and its trainings are not, the next sweep waits for them.
@@ -173,7 +173,7 @@ def _start(run: Run, folder: Path) -> _Process | None:
     return _Process(run, folder, child, lock, time.monotonic())
 
 
-def _record(run: Run, folder: Path, results: Path, seconds: float) -> None:
+def _record(run: Training, folder: Path, results: Path, seconds: float) -> None:
     steps = read_rows(folder / "metrics.csv")
     names = [name for name in steps[0] if name.startswith(SCORES)]
     curve = [{name: step[name] for name in ("epoch", *names)} for step in steps if step[names[0]]]

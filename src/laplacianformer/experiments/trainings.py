@@ -11,8 +11,8 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.attention._options import needs_ablation
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.experiments.rows import Row
-from laplacianformer.experiments.statistics import Difference, Summary, paired, summary
-from laplacianformer.experiments.sweep import ABLATION, Run, sweep
+from laplacianformer.experiments.statistics import PairedDifference, Summary, paired, summary
+from laplacianformer.experiments.sweep import ABLATION, Training, sweep
 
 SEEDS = 5
 PROBE, PYRAMID = "probe", "ablation"  # recipes: where attention alone mixes tokens, and a small LaplacianFormer
@@ -45,11 +45,11 @@ CONTROLS: Variants = {
 
 def runs_of(
     settings: Settings, variants: Variants, column: str, *, seeds: int = SEEDS, recipe: str = PROBE
-) -> list[Run]:
+) -> list[Training]:
     """Every variant with every seed. Seeds are the outer loop: a sweep that is stopped leaves complete pairs."""
     recipe, shared, data = _scaled(settings, recipe)
     return [
-        Run(recipe, {column: name}, (*shared, *overrides), seed, data)
+        Training(recipe, {column: name}, (*shared, *overrides), seed, data)
         for seed in range(1 if settings.quick else seeds)
         for name, overrides in variants.items()
     ]
@@ -66,7 +66,7 @@ def _scaled(settings: Settings, recipe: str) -> tuple[str, tuple[str, ...], str 
     return recipe, (), settings.cifar10
 
 
-def train(settings: Settings, runs: Sequence[Run], *, weights: bool = False) -> list[Row]:
+def train(settings: Settings, runs: Sequence[Training], *, weights: bool = False) -> list[Row]:
     """Train what was not trained yet, and return the rows of these runs in the shared table of trainings."""
     processes = settings.processes or (1 if settings.imagenet else None)  # one training on ImageNet fills a machine
     return sweep(runs, settings.trainings, settings.work, processes, weights=weights, progress=settings.progress)
@@ -78,7 +78,7 @@ def accuracies(rows: Sequence[Row], column: str, name: str) -> list[float]:
     return [100 * float(row["validation_accuracy"]) for row in sorted(found, key=lambda row: int(row["seed"]))]
 
 
-def compared(rows: Sequence[Row], column: str, baseline: str) -> dict[str, tuple[Summary, Difference]]:
+def compared(rows: Sequence[Row], column: str, baseline: str) -> dict[str, tuple[Summary, PairedDifference]]:
     """For every variant its accuracy, and its difference to the baseline, paired by seed."""
     base = accuracies(rows, column, baseline)
     found = {name: accuracies(rows, column, name) for name in dict.fromkeys(row[column] for row in rows)}

@@ -51,7 +51,7 @@ class Matching(list[LayerMatch]):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Recorded:
     """What went through one softmax layer."""
 
     x: Tensor  # (B, N, dim)
@@ -100,7 +100,7 @@ def _width(model: Any, layer: Any) -> str:
 
 
 @torch.no_grad()
-def watch(model: Any, names: Sequence[str], images: Tensor) -> dict[str, Seen]:
+def watch(model: Any, names: Sequence[str], images: Tensor) -> dict[str, Recorded]:
     """One pass of a teacher, and what went through its layers of these names. Memory: four tensors per layer."""
     given: dict[str, tuple[Any, ...]] = {}
     heads: dict[str, Tensor] = {}
@@ -121,7 +121,7 @@ def watch(model: Any, names: Sequence[str], images: Tensor) -> dict[str, Seen]:
     size: Size = ()
     if isinstance(model, VisionTransformer):
         size = tuple(model.patch_embed.dynamic_feat_size(tuple(images.shape[-2:])))
-    return {name: Seen(given[name][0], tuple((*given[name], size)[1]), heads[name], out[name]) for name in names}
+    return {name: Recorded(given[name][0], tuple((*given[name], size)[1]), heads[name], out[name]) for name in names}
 
 
 def relative_error(out: Tensor, target: Tensor, average: Callable[[Tensor], Tensor] = lambda value: value) -> Tensor:
@@ -135,7 +135,7 @@ def relative_error(out: Tensor, target: Tensor, average: Callable[[Tensor], Tens
     return (out - target).square().sum() / average(around.square().sum()).clamp(min=_LEAST)
 
 
-def _cosine(new: GridAttention, old: Any, seen: Seen) -> float:
+def _cosine(new: GridAttention, old: Any, seen: Recorded) -> float:
     if not isinstance(old, TokenAttention | GridAttention):  # PVT v2: its keys are those of a smaller image
         return float("nan")
     if isinstance(old, GridAttention):
@@ -147,7 +147,7 @@ def _cosine(new: GridAttention, old: Any, seen: Seen) -> float:
     return torch.cosine_similarity(_matrix(new, seen), theirs, dim=-1).mean().item()
 
 
-def _matrix(layer: GridAttention, seen: Seen) -> Tensor:
+def _matrix(layer: GridAttention, seen: Recorded) -> Tensor:
     """(B, heads, N, N): what the layer makes of values that are the columns of the identity."""
     q, k, v = layer.project(seen.x, seen.size)
     identity = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)

@@ -117,9 +117,9 @@ def evaluate(
 def _example(
     loaded: SegmenterWeights, image: Tensor, classes: Tensor, found: Tensor
 ) -> tuple[Image.Image, Image.Image, Image.Image]:
-    picture = to_pil_image(image)
-    drawn = [overlay(picture, indices.cpu().numpy(), loaded.labels) for indices in (classes, found)]
-    return picture, drawn[0], drawn[1]
+    plain = to_pil_image(image)
+    drawn = [overlay(plain, indices.cpu().numpy(), loaded.labels) for indices in (classes, found)]
+    return plain, drawn[0], drawn[1]
 
 
 def draw_examples(evaluation: SegmentationEvaluation, output: Path) -> None:

@@ -133,7 +133,7 @@ class _Layer(nn.Module):
 # ---- token mixers ----
 
 
-class _NoMixing(nn.Module):
+class _TokenByToken(nn.Module):
     """Values and output projection of an attention layer, token by token."""
 
     def __init__(self, dim: int) -> None:
@@ -144,7 +144,7 @@ class _NoMixing(nn.Module):
         return self.proj(self.value(x_bnc))
 
 
-class _MeanMixing(_NoMixing):
+class _MeanMixing(_TokenByToken):
     """Every token gets the mean of the values of all tokens that count: attention that is the same for all queries."""
 
     def forward(self, x_bnc: Tensor, size: tuple[int], mask: Tensor | None = None) -> Tensor:
@@ -165,7 +165,7 @@ def _mixer(name: str, dim: int, heads: int, landmarks: int | None, options: dict
     if name in ("none", "mean"):
         if options:
             raise ValueError(f"attention={name!r} has no attention_args, got {options}")
-        return _NoMixing(dim) if name == "none" else _MeanMixing(dim)
+        return _TokenByToken(dim) if name == "none" else _MeanMixing(dim)
     if name not in ("local", *ATTENTIONS):
         raise ValueError(f"attention must be one of {', '.join([*ATTENTIONS, *CONTROLS])}, got {name!r}")
     kind: type[GridAttention] = _LocalMixing if name == "local" else ATTENTIONS[name]

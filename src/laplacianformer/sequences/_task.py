@@ -24,7 +24,7 @@ from laplacianformer.sequences._batches import (
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._recipe import SequenceRecipe
 from laplacianformer.sequences._sources import VOCABULARY, open_sequences
-from laplacianformer.sequences._weights import encoder_metadata, load_start
+from laplacianformer.sequences._weights import encoder_metadata, start_from
 from laplacianformer.training._accuracy import AccuracyTask
 from laplacianformer.training._loop import train_task
 from laplacianformer.training._origin import origin
@@ -96,7 +96,7 @@ def create_encoder(recipe: SequenceRecipe, classes: tuple[str, ...]) -> Sequence
         given = limits.one_line(encoder.attention)
         raise InputError(f"can't create the encoder with encoder.attention={given}: {limits.reason(error)}") from None
     if encoder.weights is not None:
-        load_start(model, Path(encoder.weights), data.task, classes)
+        start_from(model, Path(encoder.weights), data.task, classes)
     return model
 
 

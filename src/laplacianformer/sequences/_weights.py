@@ -94,7 +94,7 @@ def load_encoder(path: Path | str) -> EncoderWeights:
     return EncoderWeights(model, classes, metadata["sequence"], metadata, path)
 
 
-def load_start(model: SequenceEncoder, path: Path, sequence: str, classes: Sequence[str]) -> None:
+def start_from(model: SequenceEncoder, path: Path, sequence: str, classes: Sequence[str]) -> None:
     """Load the tensors of a file into an encoder that is to be trained. The head keeps its random weights where the
     task or the classes are others."""
     loaded = load_encoder(path)

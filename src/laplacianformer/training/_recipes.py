@@ -99,7 +99,7 @@ def _folder() -> Any:
     return resources.files("laplacianformer") / "recipes"
 
 
-def _read(name: str, kinds: Iterable[type]) -> str:
+def _read(name: str, kinds: Iterable[type] = ()) -> str:
     if name.endswith((".yaml", ".yml")):
         return _read_file(Path(name), "the recipe ")
     if name not in names():
