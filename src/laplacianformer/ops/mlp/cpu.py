@@ -7,6 +7,7 @@ again.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -119,7 +120,7 @@ def _gradients(
 
 def _gradients_by_ops(inputs: list[Tensor], grad: Tensor, backend: str | None) -> list[Tensor | None]:
     """The same by the composition, which everyone can observe."""
-    return gradients_by(lambda *given: reference.mlp(*given, backend), inputs, grad)
+    return gradients_by(partial(reference.mlp, backend=backend), inputs, grad)
 
 
 def _products(x: Tensor, weight1: Tensor, weight2: Tensor) -> Any:
