@@ -7,6 +7,7 @@ again.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops._cpu_extension import level
+from laplacianformer.ops._gradients import gradients_by
 from laplacianformer.ops._precision import is_autocast, without_autocast
 from laplacianformer.ops._tracing import is_unobserved, needs_gradient
 from laplacianformer.ops.linear import blas, onednn
@@ -89,7 +91,7 @@ class _Mlp(torch.autograd.Function):
 def _gradients(
     inputs: list[Tensor], kept: Sequence[Tensor], grad: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Of those inputs that need one. Blocks write their rows of dx, and add to the others."""
+    """The gradients of those inputs that need one. Blocks write their rows of dx, and add to the others."""
     x, weight1, bias1, weight2, _ = inputs
     products, rows = _products(x, weight1, weight2), x.shape[:-1].numel()
     given, grad, bias1 = x.reshape(rows, x.shape[-1]), grad.reshape(rows, len(weight2)), bias1.contiguous()
@@ -118,14 +120,7 @@ def _gradients(
 
 def _gradients_by_ops(inputs: list[Tensor], grad: Tensor, backend: str | None) -> list[Tensor | None]:
     """The same by the composition, which everyone can observe."""
-    create_graph = torch.is_grad_enabled()
-    with torch.enable_grad():
-        inputs = [tensor.view_as(tensor) for tensor in inputs]  # each with a gradient of its own
-        wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        x, weight1, bias1, weight2, bias2 = inputs
-        out = reference.mlp(x, weight1, bias1, weight2, bias2, backend)
-        grads = iter(torch.autograd.grad(out, wanted, grad, create_graph=create_graph))
-    return [next(grads) if tensor.requires_grad else None for tensor in inputs]
+    return gradients_by(partial(reference.mlp, backend=backend), inputs, grad)
 
 
 def _products(x: Tensor, weight1: Tensor, weight2: Tensor) -> Any:
