@@ -188,12 +188,12 @@ def _crops(pool: Any, features: "OrderedDict[str, Tensor]", boxes: Tensor) -> Te
     maps = [features[name] for name in pool.featmap_names]
     rois = torch.cat((torch.zeros_like(boxes[:, :1]), boxes), 1)
     level_of = pool.map_levels([boxes])
-    crops, places = [], []
+    crops, indices = [], []
     for level, (values, scale) in enumerate(zip(maps, pool.scales, strict=True)):
-        (place,) = torch.where(level_of == level)
-        crops.append(roi_align(values, rois[place], pool.output_size, scale, pool.sampling_ratio))
-        places.append(place)
-    return torch.cat(crops)[torch.cat(places).argsort()]
+        (index,) = torch.where(level_of == level)
+        crops.append(roi_align(values, rois[index], pool.output_size, scale, pool.sampling_ratio))
+        indices.append(index)
+    return torch.cat(crops)[torch.cat(indices).argsort()]
 
 
 def _pasted(masks: Tensor, boxes: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
