@@ -18,6 +18,7 @@ from laplacianformer.experiments import (
     defaults,
     gain,
     kernel_convergence,
+    magnitudes,
     other_kernels,
     qk_distances,
     reproduce,
@@ -43,6 +44,7 @@ SWEEPS = {
     "other-kernels": other_kernels.KERNELS,
     "gain": gain.GAINS,
     "defaults": defaults.CHOICES,
+    "magnitudes": magnitudes.CHOICES,
 }
 
 
@@ -241,6 +243,21 @@ def test_defaults_are_not_to_lose_and_to_beat_the_crossed_gram_matrix(changed, v
 def test_the_default_gain_is_to_beat_one_and_not_to_lose_to_any(changed, verdict) -> None:
     same = {name: [60, 62, 61] for name in gain.GAINS} | {gain.DEFAULT_GAIN: [60, 61, 62]}
     assert gain.judge(rows("gain", **same | changed)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({}, "not confirmed at this scale"),
+        ({"relative eps": [63, 64, 65]}, "agrees in part"),
+        ({"relative eps": [57, 58, 59]}, "disagrees"),
+        ({"all three": [63, 64, 65], "normalised values, gain 1": [57, 58, 59]}, "not confirmed at this scale"),
+        ({name: [63, 64, 65] for name in magnitudes.CHOICES if name != "default"}, "agrees"),
+    ],
+)
+def test_each_of_the_magnitudes_alone_is_to_beat_the_default(changed, verdict) -> None:
+    same = {name: [60, 62, 61] for name in magnitudes.CHOICES} | {"default": [60, 61, 62]}
+    assert magnitudes.judge(rows("magnitudes", **same | changed)).verdict == verdict
 
 
 def curve(variant, *accuracies):

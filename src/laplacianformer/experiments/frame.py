@@ -32,6 +32,7 @@ EXPERIMENTS = {
     "injectivity": "appendix: whether different queries get different attention weights",
     "gradients": "appendix: the gradient of both kernels as two points approach each other",
     "gain": "where the paper is silent: the gain of the whitened part",
+    "magnitudes": "beyond the paper: three ways to keep magnitudes where the kernel is small",
     "defaults": "where the paper is silent: Gram matrix and number of steps of the default layer",
     "long-range": "beyond the paper: token mixers on four tasks of Long Range Arena, and against time",
 }
@@ -166,6 +167,10 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import gain
 
             return gain
+        case "magnitudes":
+            from laplacianformer.experiments import magnitudes
+
+            return magnitudes
         case "defaults":
             from laplacianformer.experiments import defaults
 
