@@ -9,7 +9,7 @@ import torch
 from laplacianformer import cli
 from laplacianformer.attention import ATTENTIONS
 from laplacianformer.classification import load_recipe
-from laplacianformer.experiments import cifar100, gain_in_depth, magnitudes, mixers, trainings
+from laplacianformer.experiments import cifar100, gain, gain_in_depth, magnitudes, mixers, trainings
 from laplacianformer.experiments.frame import reproduce
 from laplacianformer.experiments.rows import read_rows
 
@@ -140,3 +140,16 @@ def test_learning_rates_are_chosen_on_held_out_training_images(tmp_path, monkeyp
     assert len(trained) == len(tried) + 2 * len(cifar100.ARMS)
     final = [row for row in trained if "held-out" not in row["overrides"]]
     assert {row["overrides"].partition("optimise.lr=")[2] for row in final} == {"0.0001875"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({"gain 1": [57, 58, 59]}, "agrees"),
+        ({}, "not confirmed at this scale"),
+        ({"gain 1": [57, 58, 59], "gain learned": [63, 64, 65]}, "disagrees"),
+    ],
+)
+def test_the_default_gain_is_to_beat_one_and_not_to_lose_to_any(changed, verdict) -> None:
+    same = {name: [60, 62, 61] for name in gain.GAINS} | {gain.DEFAULT_GAIN: [60, 61, 62]}
+    assert gain.judge(rows("gain", **same | changed)).verdict == verdict

@@ -236,19 +236,6 @@ def test_defaults_are_not_to_lose_and_to_beat_the_crossed_gram_matrix(changed, v
     assert defaults.judge(rows("choice", **same | changed)).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("changed", "verdict"),
-    [
-        ({"gain 1": [57, 58, 59]}, "agrees"),
-        ({}, "not confirmed at this scale"),
-        ({"gain 1": [57, 58, 59], "gain learned": [63, 64, 65]}, "disagrees"),
-    ],
-)
-def test_the_default_gain_is_to_beat_one_and_not_to_lose_to_any(changed, verdict) -> None:
-    same = {name: [60, 62, 61] for name in gain.GAINS} | {gain.DEFAULT_GAIN: [60, 61, 62]}
-    assert gain.judge(rows("gain", **same | changed)).verdict == verdict
-
-
 def curve(variant, *accuracies):
     return [
         {"variant": variant, "seed": str(seed), "epoch": str(epoch), "validation_accuracy": str(value / 100)}
