@@ -12,7 +12,6 @@ from PIL import Image
 from laplacianformer import cli
 from laplacianformer.classification import load_recipe
 from laplacianformer.experiments import (
-    Settings,
     attention,
     attention_maps,
     defaults,
@@ -22,13 +21,13 @@ from laplacianformer.experiments import (
     mixers,
     other_kernels,
     qk_distances,
-    reproduce,
     scale,
     solver_accuracy,
     trainings,
     variants,
     whitening,
 )
+from laplacianformer.experiments.frame import Settings, reproduce
 from laplacianformer.experiments.rows import read_rows
 from laplacianformer.experiments.starts import Start
 from laplacianformer.experiments.sweep import ABLATION, Run
