@@ -11,10 +11,15 @@ from typing import Any
 
 from laplacianformer._util.files import replacing
 from laplacianformer.experiments.frame import EXPERIMENTS
+from laplacianformer.experiments.rows import read_rows
+from laplacianformer.experiments.statistics import summary
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"
 RESULTS = ROOT / "results" / "experiments"
+CONVERSION = ROOT / "results" / "benchmarks" / "conversion" / "accuracy.csv"
+# Rows of that table about one setting of the layer, by their name on the page.
+CONVERTED = {"grid 7": "laplacian", "directions": "laplacian, lambda fixed"}
 # Experiments that look at the same claim elsewhere: a verdict is read with theirs.
 ELSEWHERE = {"qk-distances": "trained-distances"}
 HEAD = """# The paper's figures and tables, reproduced
@@ -71,7 +76,34 @@ def text(results: Path, folder: Path) -> str:
         else:
             table.append(f"| {name} |  | not run yet |")
     sections = [_section(name, found, results, folder) for name in found]
-    return "\n".join([HEAD, *table, *sections]) + "\n"
+    return "\n".join([HEAD, *table, *sections, _converted(CONVERSION, folder)]) + "\n"
+
+
+def _converted(file: Path, folder: Path) -> str:
+    """The kernels and controls in a vision transformer that was trained with softmax attention."""
+    rows = [row for row in read_rows(file) if row["question"] in ("kernels", "controls") or row["setting"] in CONVERTED]
+    by_name: dict[str, list[float]] = {}
+    for row in rows:
+        by_name.setdefault(CONVERTED.get(row["setting"], row["setting"]), []).append(float(row["top1"]))
+    lines = ["| in the place of softmax attention | seeds | top-1, % |", "|---|---|---|"]
+    for name in sorted(by_name, key=lambda name: -summary(by_name[name]).mean):
+        found = summary(by_name[name])
+        spread = f" ± {found.deviation:.1f}" if len(by_name[name]) > 1 else ""
+        lines.append(f"| {name} | {len(by_name[name])} | {found.mean:.1f}{spread} |")
+    link, last, table = Path(os.path.relpath(file, folder)).as_posix(), rows[-1], "\n".join(lines)
+    return f"""
+## A second vehicle: kernels in a converted model
+
+The same kernels and controls in `vit_tiny_patch16_224` on real images: each takes the place of softmax attention in all
+layers and is trained for {last["match_images"]} images to match them and {last["distil_images"]} to imitate the whole
+model, whose top-1 is {last["teacher_top1"]} %. Deviations are over seeds, where there are several; one seed decides
+nothing by itself. A teacher that was trained with dot products favours kernels that are functions of them
+([Which kernel imitates softmax best](paper.md#which-kernel-imitates-softmax-best)).
+
+{table}
+
+`python benchmarks/conversion_accuracy.py MODEL --data DIR`: [numbers]({link}), commit {last["commit"][:12]},
+{last["date"]}, {last["machine"]}."""
 
 
 def _section(name: str, found: dict[str, dict[str, Any]], results: Path, folder: Path) -> str:

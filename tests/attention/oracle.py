@@ -76,6 +76,11 @@ def pool_map(x: Tensor, size: Size, cells: Size) -> Tensor:
     return F.adaptive_avg_pool2d(images, cells).flatten(2).transpose(1, 2).reshape(*x.shape[:2], -1, x.shape[-1])
 
 
+def head_normalised(x: Tensor, state: dict[str, Tensor], index: int) -> Tensor:
+    scale = state[f"head_norms.{index}.scale"]
+    return scale[:, None, None] * x / ((x**2).mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
 def coordinates(size: Size) -> Tensor:
     return torch.stack(
         torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in size), indexing="ij"), dim=-1
@@ -87,8 +92,19 @@ def inverse_square_root(covariance: Tensor, eps: float) -> Tensor:
     return vectors @ torch.diag_embed(values**-0.5) @ vectors.mT
 
 
-def whitening_matrix(c: Tensor, whitening: str | None, running: Tensor | None, cells: Size, training: bool) -> Tensor:
+def whitening_matrix(
+    c: Tensor,
+    whitening: str | None,
+    running: Tensor | None,
+    cells: Size,
+    training: bool,
+    relative_eps: float | None = None,
+) -> Tensor:
     eps = 1e-5
+    if relative_eps is not None:
+        spread = ((c - c.mean((0, 2), keepdim=True)) ** 2).mean((0, 2)) + relative_eps * (c**2).mean((0, 2))
+        stored = F.adaptive_avg_pool2d(running, cells).flatten(1)
+        return torch.diag_embed((spread if training else stored) ** -0.5)
     if whitening == "full":
         centred = c - c.mean(-2, keepdim=True)
         return inverse_square_root(centred.mT @ centred / c.shape[-2], eps)
@@ -123,6 +139,9 @@ def evaluate(  # long: the whole definition, to be read in one piece
     landmarks: str = "pool",
     rope: bool = True,
     tied: bool = False,
+    relative_eps: float | None = None,
+    normalised_values: bool = False,
+    normalised_qk: bool = False,
 ) -> Result:
     """out = proj(Z L + DWC(V)) for tokens x on a grid, from the parameters in `state`, at convergence of the solver."""
     dim, (height, width) = x.shape[-1], size
@@ -130,6 +149,8 @@ def evaluate(  # long: the whole definition, to be read in one piece
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (projected[0], *projected[-2:]))
     if tied:
         k = q
+    if normalised_qk:
+        q, k = (head_normalised(part, state, i) for part, i in ((q, 0), (k, 0 if tied else 1)))
 
     if grid is not None:
         cells = (min(height, grid), min(width, grid))
@@ -157,12 +178,16 @@ def evaluate(  # long: the whole definition, to be read in one piece
     identity = torch.eye(m, dtype=x.dtype)
     if cells == size and landmarks == "pool":
         values = v
+    elif normalised_values:
+        a = w + eps * identity
+        weights = a.sum(-1, keepdim=True) * b / b.sum(-1, keepdim=True)
+        values = torch.linalg.inv(a) @ (weights @ v)
     elif gram == "keys" or solver == "newton_schulz":
         values = m / n * torch.linalg.inv(w + eps * identity) @ (b @ v)
     else:
         values = m / n * torch.linalg.inv(w.mT @ w + eps * identity) @ (w.mT @ (b @ v))
 
-    d = whitening_matrix(c, whitening, state.get("whitening.running_var"), cells, training)
+    d = whitening_matrix(c, whitening, state.get("whitening.running_var"), cells, training, relative_eps)
     gains = state["gain"][:, None, None] if gain == "learned" else m**0.5 if gain == "auto" else gain
     z = (1 + gains * (c - c.mean(-1, keepdim=True)) @ d) / m
     mixed = z @ values

@@ -38,6 +38,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gain learned": {"gain": "learned", "solver": "cholesky"},
     "gain learned, full": {"gain": "learned", "whitening": "full", "solver": "cholesky"},
     "scale and eps": {"scale": 1.3, "eps": 0.2, "solver": "cholesky"},
+    "relative eps": {"relative_eps": 0.03, "solver": "cholesky"},
+    "normalised values": {"normalised_values": True, "solver": "cholesky"},
+    "normalised values, cross": {"normalised_values": True, "gram": "cross", "iterations": 60},
+    "normalised values, exact": {"normalised_values": True, "grid": None},
+    "normalised queries and keys": {"normalised_qk": True, "solver": "cholesky"},
+    "normalised queries and keys, tied": {"normalised_qk": True, "tied": True, "solver": "cholesky"},
+    "all magnitudes": {"relative_eps": 1e-3, "normalised_values": True, "normalised_qk": True, "iterations": 40},
     "ratio": {"grid": None, "ratio": 2, "solver": "cholesky"},
     "ratio, no rope": {"grid": None, "ratio": 3, "rope": False, "solver": "cholesky"},
     "exact": {"grid": None},
@@ -82,6 +89,8 @@ def test_the_options_make_a_difference() -> None:
     shared = base.state_dict()
     for name, options in OPTIONS.items():
         if name in ("product", "cholesky", "newton_schulz", "conjugate_gradient", "exact, cross"):
+            continue
+        if name == "relative eps":  # is in the statistics of training: test_magnitude_options.py
             continue
         other = build(**with_default_grid(options)).eval()
         own = other.state_dict()

@@ -17,6 +17,8 @@ from laplacianformer.experiments import (
     defaults,
     gain,
     kernel_convergence,
+    magnitudes,
+    mixers,
     other_kernels,
     qk_distances,
     scale,
@@ -42,6 +44,7 @@ SWEEPS = {
     "other-kernels": other_kernels.KERNELS,
     "gain": gain.GAINS,
     "defaults": defaults.CHOICES,
+    "magnitudes": magnitudes.CHOICES,
 }
 
 
@@ -93,7 +96,10 @@ def full(**given) -> Settings:
 def test_rows_of_the_probe_are_found_again_by_the_sweeps() -> None:
     """A training that is in the table is not made again. Rotary positions are in no sweep."""
     variants = [{**found, **trainings.CONTROLS} for found in SWEEPS.values()]
-    runs = {run.key: run for each in variants for run in trainings.runs_of(full(cifar10="anywhere"), each, "kind")}
+    sweeps = [trainings.runs_of(full(cifar10="anywhere"), each, "kind") for each in variants]
+    every = {**mixers.MIXERS, **trainings.CONTROLS}
+    sweeps.append(trainings.runs_of(full(cifar10="anywhere"), every, "mixer", shared=mixers.WHOLE))
+    runs = {run.key: run for sweep in sweeps for run in sweep}
     rows = read_rows(ROOT / "results" / "experiments" / "trainings" / "runs.csv")
     made = [row for row in rows if row["recipe"] == "probe" and "rope" not in row["overrides"]]
     assert made
@@ -227,19 +233,6 @@ def test_diagonal_whitening_is_to_beat_none_and_not_to_lose_to_the_full_one(none
 def test_defaults_are_not_to_lose_and_to_beat_the_crossed_gram_matrix(changed, verdict) -> None:
     same = {name: [60, 62, 61] for name in defaults.CHOICES} | {"default": [60, 61, 62]}
     assert defaults.judge(rows("choice", **same | changed)).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("changed", "verdict"),
-    [
-        ({"gain 1": [57, 58, 59]}, "agrees"),
-        ({}, "not confirmed at this scale"),
-        ({"gain 1": [57, 58, 59], "gain learned": [63, 64, 65]}, "disagrees"),
-    ],
-)
-def test_the_default_gain_is_to_beat_one_and_not_to_lose_to_any(changed, verdict) -> None:
-    same = {name: [60, 62, 61] for name in gain.GAINS} | {gain.DEFAULT_GAIN: [60, 61, 62]}
-    assert gain.judge(rows("gain", **same | changed)).verdict == verdict
 
 
 def curve(variant, *accuracies):

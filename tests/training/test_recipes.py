@@ -30,7 +30,7 @@ from laplacianformer.training._checkpoint import differences
 SIZES = ("tiny", "small", "medium", "large", "huge")
 DETECTORS = ["mask_rcnn", "retinanet"]
 OLD_COCO = {"coco-maskrcnn": ["detector.name=mask_rcnn"], "coco-retinanet": ["detector.name=retinanet"]}
-CLASSIFICATION = ["digits", "cifar10", "ablation", "probe", "fashion-mnist", "imagenet", "finetune"]
+CLASSIFICATION = ["digits", "cifar10", "cifar100", "ablation", "probe", "fashion-mnist", "imagenet", "finetune"]
 DETECTION = ["coco", "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
 SEGMENTATION = ["shapes-segmentation", "camvid", "ade20k-fpn", "cityscapes-upernet"]
 SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval"]
@@ -149,7 +149,7 @@ def test_the_long_range_recipes_have_the_published_budget(task: str) -> None:
     assert round(optimise.warmup_epochs * steps) == warmup
     assert 45_000 < steps * optimise.epochs <= 50_000
     assert (recipe.encoder.landmarks, recipe.encoder.dropout, recipe.encoder.depth) == (128, 0.1, 2)
-    assert recipe.encoder.attention_args["gain"] == pytest.approx(128**0.5, abs=0.05)
+    assert recipe.encoder.attention_args == {}  # the gain is sqrt(m)
     assert SequenceEncoder(257, length, 2, attention_args=recipe.encoder.attention_args)
 
 
@@ -188,7 +188,7 @@ def test_the_decay_that_a_recipe_reaches_is_the_documented_one(name: str, images
 def test_overrides_change_the_recipe_and_are_typed() -> None:
     recipe = load_classification("cifar10", ["optimise.lr=1e-3", "data.cache=yes", "model.args.attention=softmax"])
     assert recipe.optimise.lr == 1e-3
-    assert recipe.model.args == {"attention_args": {"grid": 4, "gain": 4.0}, "attention": "softmax"}
+    assert recipe.model.args == {"attention_args": {"grid": 4}, "attention": "softmax"}
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.optimise.lr = 2.0  # type: ignore[misc]
 

@@ -13,6 +13,7 @@ from laplacianformer.attention.baselines.skyformer import SkyformerAttention
 from laplacianformer.attention.baselines.soft import SoftAttention
 from laplacianformer.attention.baselines.soft_plus_plus import SoftPlusPlusAttention
 from laplacianformer.attention.baselines.softmax import SoftmaxAttention
+from laplacianformer.attention.baselines.spatial_reduction import SpatialReductionAttention
 from laplacianformer.attention.laplacian import LaplacianAttention
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "SoftAttention",
     "SoftPlusPlusAttention",
     "SoftmaxAttention",
+    "SpatialReductionAttention",
 ]
 
 ATTENTIONS: dict[str, type[GridAttention]] = {
@@ -47,4 +49,5 @@ ATTENTIONS: dict[str, type[GridAttention]] = {
     "cosformer": CosformerAttention,
     "inline": InlineAttention,
     "hedgehog": HedgehogAttention,
+    "spatial-reduction": SpatialReductionAttention,
 }

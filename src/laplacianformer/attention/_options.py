@@ -16,6 +16,9 @@ _DEFAULTS = {
     "ratio": None,
     "landmarks": "pool",
     "tied": False,
+    "relative_eps": None,
+    "normalised_values": False,
+    "normalised_qk": False,
 }
 
 

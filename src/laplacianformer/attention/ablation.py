@@ -15,12 +15,14 @@ from laplacianformer.attention._factors import Decomposition
 from laplacianformer.attention._grid import CONVOLUTIONS, check_count, in_float32
 from laplacianformer.attention._kernels import KERNELS, kernel_matrix, kernel_product
 from laplacianformer.attention._landmarks import Grid
+from laplacianformer.attention._magnitudes import SMALLEST, HeadNorm, mean_square, normalised_sums, with_ones
 from laplacianformer.attention._whitening import Kind
 from laplacianformer.attention.laplacian import LaplacianAttention
 from laplacianformer.ops import _check as check
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 from laplacianformer.ops._token_mask import TokenMask
+from laplacianformer.ops.column_variance import batch_variance
 from laplacianformer.ops.laplacian_attention.reference import (
     exact_where_possible,
     fold,
@@ -30,12 +32,16 @@ from laplacianformer.ops.laplacian_attention.reference import (
 )
 from laplacianformer.ops.laplacian_attention.settings import Settings
 
-_GRAMS = ("keys", "cross")
-_SOLVERS = ("newton_schulz", "conjugate_gradient", "cholesky")
-_STARTS = ("identity", "transpose", "authors", None)
-_GRADIENTS = ("exact", "implicit")
-_LANDMARKS = ("pool", "conv")
-_KINDS = ("running", "synced", "instance", "full", None)
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "kernel": KERNELS,
+    "gram": ("keys", "cross"),
+    "solver": ("newton_schulz", "conjugate_gradient", "cholesky"),
+    "start": ("identity", "transpose", "authors", None),
+    "gradient": ("exact", "implicit"),
+    "landmarks": ("pool", "conv"),
+    "whitening": ("running", "synced", "instance", "full", None),
+}
+_POSITIVE = ("laplacian", "gaussian", "matern")  # kernels without zeros or signs
 
 
 class AblationAttention(LaplacianAttention):
@@ -57,6 +63,10 @@ class AblationAttention(LaplacianAttention):
         whitening: beside "running", "synced" and None: "instance", the variance over the queries of each image, and
             "full", the inverse square root of the m x m covariance of each image.
         tied: one projection for queries and keys.
+        relative_eps: of the whitening, times the mean square of a column over the queries, in place of 1e-5: no cap on
+            the factor of a layer whose kernel is small. Needs whitening="running".
+        normalised_values: L = inv(W) diag(W 1 / B 1) B V in place of (m/N) inv(W) B V, for a kernel that is positive.
+        normalised_qk: queries and keys divided by their root mean square, times a learned scale per head.
         **others: axes, prefix, scale, iterations, eps, gain, rope, qkv_bias, proj_drop; see `LaplacianAttention`.
     """
 
@@ -75,16 +85,15 @@ class AblationAttention(LaplacianAttention):
         landmarks: Literal["pool", "conv"] = "pool",
         whitening: Kind | Literal["instance", "full"] | None = "running",
         tied: bool = False,
+        relative_eps: float | None = None,
+        normalised_values: bool = False,
+        normalised_qk: bool = False,
         **others: Any,
     ) -> None:
         name = type(self).__name__
-        check.choice(name, KERNELS, kernel=kernel)
-        check.choice(name, _GRAMS, gram=gram)
-        check.choice(name, _SOLVERS, solver=solver)
-        check.choice(name, _STARTS, start=start)
-        check.choice(name, _GRADIENTS, gradient=gradient)
-        check.choice(name, _LANDMARKS, landmarks=landmarks)
-        check.choice(name, _KINDS, whitening=whitening)
+        given = {"kernel": kernel, "gram": gram, "solver": solver, "start": start, "gradient": gradient}
+        for option, value in {**given, "landmarks": landmarks, "whitening": whitening}.items():
+            check.choice(name, _CHOICES[option], **{option: value})
         if grid is not None and ratio is not None:
             raise ValueError(f"{name}: give grid or ratio, not both: got grid={grid}, ratio={ratio} (pass grid=None)")
         per_image = whitening if whitening in ("instance", "full") else None
@@ -100,6 +109,24 @@ class AblationAttention(LaplacianAttention):
         if tied:
             self.tied, self.qkv = True, nn.Linear(dim, 2 * dim, bias=self.qkv.bias is not None)
         self.landmark_filter = _identity_filter(dim, self.axes) if landmarks == "conv" else None
+        self.relative_eps, self.normalised_values = relative_eps, normalised_values
+        self.head_norms = self._head_norms() if normalised_qk else None
+        self._check_magnitudes(whitening)
+
+    def _head_norms(self) -> nn.ModuleList:
+        """Of queries and keys; one for both where they are the same."""
+        start = self.scale / self.head_dim
+        return nn.ModuleList(HeadNorm(self.num_heads, start) for _ in range(1 if self.tied else 2))
+
+    def _check_magnitudes(self, whitening: str | None) -> None:
+        name = type(self).__name__
+        if self.relative_eps is not None:
+            check.positive(name, relative_eps=self.relative_eps)
+            if whitening != "running":
+                raise ValueError(f'{name}: relative_eps needs whitening="running", got whitening={whitening!r}')
+        if self.normalised_values and self.kernel_name not in _POSITIVE:
+            positive = ", ".join(_POSITIVE)
+            raise ValueError(f"{name}: normalised_values needs a kernel of {positive}, got kernel={self.kernel_name!r}")
 
     def numbers(self) -> dict[str, Any]:
         """Those of `LaplacianAttention` where the parts are the same: their weights are the same."""
@@ -112,7 +139,17 @@ class AblationAttention(LaplacianAttention):
             numbers["newton_schulz_start"] = None
         if self.solver == "cholesky":
             numbers["iterations"] = None
-        return {**numbers, "gram": self.gram, "solver": self.solver}
+        if self.relative_eps is not None:
+            numbers["whitening_eps"] = f"{self.relative_eps} of the mean square"
+        solver = f"{self.solver}, normalised values" if self.normalised_values else self.solver
+        return {**numbers, "gram": self.gram, "solver": solver}
+
+    def project(self, x: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+        q_bhnd, k_bhnd, v_bhnd = super().project(x, size)
+        if self.head_norms is None:
+            return q_bhnd, k_bhnd, v_bhnd
+        q_bhnd = self.head_norms[0](q_bhnd)
+        return q_bhnd, q_bhnd if self.tied else self.head_norms[1](k_bhnd), v_bhnd
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         laid_out = self.lay_out(mask, size)
@@ -159,8 +196,14 @@ class AblationAttention(LaplacianAttention):
         def solve(v_bhnd: Tensor) -> Tensor:
             if exact:
                 return v_bhnd
-            summed_bhmd = kernel_product(self.kernel_name, left_bhmd, rotated_k, v_bhnd, self.scale)
-            solved_bhmd = self.solve(gram(), landmarks_per_token(v_bhnd, km_bhmd, mask) * summed_bhmd)
+            w_bhmm = gram()
+            given_bhne = with_ones(v_bhnd, mask) if self.normalised_values else v_bhnd
+            summed_bhme = kernel_product(self.kernel_name, left_bhmd, rotated_k, given_bhne, self.scale)
+            if self.normalised_values:
+                rhs_bhmd = normalised_sums(summed_bhme, w_bhmm, self.eps)
+            else:
+                rhs_bhmd = landmarks_per_token(v_bhnd, km_bhmd, mask) * summed_bhme
+            solved_bhmd = self.solve(w_bhmm, rhs_bhmd)
             if self.landmark_filter is not None:
                 return solved_bhmd if mask is None else solved_bhmd.masked_fill(mask.absent_landmarks, 0)
             return exact_where_possible(solved_bhmd, v_bhnd, Settings(**self.settings(v_bhnd, size, mask)))
@@ -170,7 +213,12 @@ class AblationAttention(LaplacianAttention):
     def whiten_by(
         self, c_bhnm: Tensor, size: Size, mask: TokenMask | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The variance, where it belongs to the whole batch, and D."""
+        """The variance, where it belongs to the whole batch, and D. With `relative_eps`, the variance has it in it."""
+        if self.relative_eps is not None:
+            found = self.whitening.variance(self.cells(size), c_bhnm.shape[0], mask)
+            if isinstance(found, str):
+                found = batch_variance(c_bhnm, mask) + self.relative_eps * mean_square(c_bhnm, mask)
+            return found, whitening_factor(found, SMALLEST)
         if self.per_image is None:
             variance = self.whitening.variance_of(c_bhnm, self.cells(size), mask)
             return variance, whitening_factor(variance, self.whitening.eps)

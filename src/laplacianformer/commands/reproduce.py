@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale.add_argument("--imagenet", metavar="DIR", help="the paper's own scale: ImageNet, for experiments that train")
     scale.add_argument("--coco", metavar="DIR", help="the paper's own scale: COCO 2017, for detection")
     parser.add_argument("--cifar10", metavar="[READER:]DIR", help="CIFAR-10, for experiments that train")
+    parser.add_argument("--cifar100", metavar="DIR", help="CIFAR-100 as image folders, for cifar100")
     parser.add_argument("--imdb", metavar="DIR", help="IMDb's reviews as text files, for long-range")
     parser.add_argument(
         "--weights", type=Path, metavar="FILE", help="trained weights, for experiments that inspect them"
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME",
         help="a model of timm, for trained-distances: with the tensors of --weights, or else those of timm's hub",
+    )
+    parser.add_argument(
+        "--seeds", type=options.processes, metavar="N", help="seeds per variant (default: those of the experiment)"
     )
     parser.add_argument(
         "--processes", type=options.processes, metavar="N", help="training runs at a time (default: one per core)"

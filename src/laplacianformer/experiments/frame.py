@@ -32,7 +32,11 @@ EXPERIMENTS = {
     "injectivity": "appendix: whether different queries get different attention weights",
     "gradients": "appendix: the gradient of both kernels as two points approach each other",
     "gain": "where the paper is silent: the gain of the whitened part",
+    "gain-in-depth": "where the paper is silent: the gain in pyramids, one of them deep",
+    "magnitudes": "beyond the paper: three ways to keep magnitudes where the kernel is small",
     "defaults": "where the paper is silent: Gram matrix and number of steps of the default layer",
+    "mixers": "beyond the paper: every token mixer on all of CIFAR-10",
+    "cifar100": "a public counter-claim: Laplacian, softmax and spatial-reduction attention on CIFAR-100",
     "long-range": "beyond the paper: token mixers on four tasks of Long Range Arena, and against time",
 }
 
@@ -58,9 +62,11 @@ class Settings:
     imagenet: str | None = None
     coco: str | None = None
     imdb: str | None = None
+    cifar100: str | None = None
     weights: Path | None = None
     model: str | None = None  # of timm
     processes: int | None = None
+    seeds: int | None = None  # per variant, instead of the number of the experiment
     progress: Progress = silent
 
 
@@ -166,6 +172,22 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import gain
 
             return gain
+        case "gain-in-depth":
+            from laplacianformer.experiments import gain_in_depth
+
+            return gain_in_depth
+        case "mixers":
+            from laplacianformer.experiments import mixers
+
+            return mixers
+        case "cifar100":
+            from laplacianformer.experiments import cifar100
+
+            return cifar100
+        case "magnitudes":
+            from laplacianformer.experiments import magnitudes
+
+            return magnitudes
         case "defaults":
             from laplacianformer.experiments import defaults
 
@@ -190,6 +212,7 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> R
     options = {"quick": " --quick", "imagenet": " --imagenet DIR", "coco": " --coco DIR", "full": ""}
     model = f" --model {given['model']}" if given.get("model") else ""
     weights = " --weights FILE" if given.get("weights") else ""
+    seeds = f" --seeds {given['seeds']}" if given.get("seeds") else ""
     write_json(
         results / "verdict.json",
         {
@@ -198,7 +221,7 @@ def reproduce(name: str, *, output: Path | None, quick: bool, **given: Any) -> R
             "claim": experiment.CLAIM,
             **asdict(outcome),
             "scale": scale,
-            "command": f"laplacianformer reproduce {name}{options[scale]}{model}{weights}",
+            "command": f"laplacianformer reproduce {name}{options[scale]}{model}{weights}{seeds}",
             **provenance(),
         },
     )

@@ -44,13 +44,23 @@ CONTROLS: Variants = {
 
 
 def runs_of(
-    settings: Settings, variants: Variants, column: str, *, seeds: int = SEEDS, recipe: str = PROBE
+    settings: Settings,
+    variants: Variants,
+    column: str,
+    *,
+    seeds: int = SEEDS,
+    recipe: str = PROBE,
+    shared: tuple[str, ...] = (),
+    labels: Row | None = None,
 ) -> list[Training]:
-    """Every variant with every seed. Seeds are the outer loop: a sweep that is stopped leaves complete pairs."""
-    recipe, shared, data = _scaled(settings, recipe)
+    """Every variant with every seed. Seeds are the outer loop: a sweep that is stopped leaves complete pairs.
+
+    shared: overrides of all variants; labels: columns of all.
+    """
+    recipe, scaled, data = _scaled(settings, recipe)
     return [
-        Training(recipe, {column: name}, (*shared, *overrides), seed, data)
-        for seed in range(1 if settings.quick else seeds)
+        Training(recipe, {**(labels or {}), column: name}, (*scaled, *shared, *overrides), seed, data)
+        for seed in range(1 if settings.quick else settings.seeds or seeds)
         for name, overrides in variants.items()
     ]
 

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings, Verdict
@@ -18,12 +19,36 @@ DOES_NOT_MATTER: Verdict = "attention does not matter here"
 
 
 def compare(
-    settings: Settings, column: str, variants: Variants, default: str, reported: Reported | None = None
+    settings: Settings,
+    column: str,
+    variants: Variants,
+    default: str,
+    reported: Reported | None = None,
+    **shared: Any,
 ) -> list[Row]:
-    """Train all variants and the controls, and plot their differences to the default."""
-    rows = train(settings, runs_of(settings, {**variants, **CONTROLS}, column))
-    _draw(rows, column, default, reported or {}, settings.results / f"{settings.results.name}.png")
+    """Train all variants and the controls, and plot their differences to the default. `shared`: as in `runs_of`."""
+    rows = train(settings, runs_of(settings, {**variants, **CONTROLS}, column, **shared))
+    draw(rows, column, default, reported or {}, settings.results / f"{settings.results.name}.png")
     return rows
+
+
+def table(rows: Sequence[Row], column: str, default: str) -> list[Row]:
+    """One row per variant: its accuracy, its difference to the default, and what a training took."""
+    found: list[Row] = []
+    for name, (own, over) in compared(rows, column, default).items():
+        seconds = [float(row["seconds"]) for row in rows if row[column] == name]
+        found.append(
+            {
+                column: name,
+                "seeds": len(seconds),
+                "accuracy": round(own.mean, 2),
+                "deviation": round(own.deviation, 2),
+                "difference": round(over.mean, 2),
+                "margin": round(over.margin, 2),
+                "seconds": round(sum(seconds) / len(seconds)),
+            }
+        )
+    return found
 
 
 def measured(rows: Sequence[Row], column: str, default: str) -> str:
@@ -64,15 +89,16 @@ def outcome(rows: Sequence[Row], column: str, default: str, verdict: Verdict) ->
 def worth_of_attention(rows: Sequence[Row], column: str, default: str) -> tuple[str, bool]:
     """The default minus the better of the controls, as a sentence, and whether that is enough to compare."""
     base = accuracies(rows, column, default)
-    worth, control = min((paired(base, accuracies(rows, column, control)), control) for control in CONTROLS)
+    trained = [control for control in CONTROLS if any(row[column] == control for row in rows)]
+    worth, control = min((paired(base, accuracies(rows, column, control)), control) for control in trained)
+    better = f"{control}, the better control" if len(trained) > 1 else control
     sentence = (
-        f"Attention is worth {worth} points here ({default} minus {control}, the better control; comparisons count "
-        f"from {MATTERS:g} points)."
+        f"Attention is worth {worth} points here ({default} minus {better}; comparisons count from {MATTERS:g} points)."
     )
     return sentence, worth.mean >= MATTERS
 
 
-def _draw(rows: Sequence[Row], column: str, default: str, reported: Reported, path: Path) -> None:
+def draw(rows: Sequence[Row], column: str, default: str, reported: Reported, path: Path) -> None:
     """Differences to the default in points: of each seed, their mean with its 95 % interval, and the paper's."""
     found = compared(rows, column, default)
     base = accuracies(rows, column, default)

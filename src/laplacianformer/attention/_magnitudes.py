@@ -1,0 +1,58 @@
+"""Three ways to keep magnitudes where they are, whatever the size of the kernel: options of `AblationAttention`.
+
+    D_j = 1 / sqrt(var_j + r ms_j)          ms_j = mean over queries of C_j^2: the whitening of c C is that of C
+    L   = inv(W) diag(W 1 / B 1) B V        means of V by the keys of a landmark: equal values stay as they are
+    q   = s_q q / rms(q), k = s_k k / rms(k)    per head; |q - k|_1 <= d (s_q + s_k)
+
+Averages of var_j + r ms_j are averages of both, so a running one needs no buffer beside that of the variance.
+
+Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from laplacianformer.ops._token_mask import TokenMask
+
+# Where a whole column of a kernel is nothing to the machine, it has no size to be relative to: no division by zero, and
+# no gradient beyond float32.
+SMALLEST = 1e-20
+
+
+def mean_square(c_bhnm: Tensor, mask: TokenMask | None = None) -> Tensor:
+    """Of each column over the queries of a batch that count, (heads, m); 0 for a landmark that no item has."""
+    if mask is None:
+        return c_bhnm.square().mean((0, 2))
+    counted = mask.mask_bn[:, None, :, None] & mask.landmarks_bm[:, None, None, :]
+    rows = counted.sum((0, 2)).clamp(min=1).to(c_bhnm.dtype)
+    return torch.where(counted, c_bhnm, 0).square().sum((0, 2)) / rows
+
+
+def with_ones(v_bhnd: Tensor, mask: TokenMask | None = None) -> Tensor:
+    """V with a further column of ones, so that B gives B V and B 1; zeros for tokens that don't count."""
+    ones_bhn1 = torch.ones_like(v_bhnd[..., :1])
+    return torch.cat([v_bhnd, ones_bhn1 if mask is None else ones_bhn1.masked_fill(mask.absent_tokens, 0)], dim=-1)
+
+
+def normalised_sums(summed_bhme: Tensor, w_bhmm: Tensor, eps: float) -> Tensor:
+    """diag((W + eps I) 1 / B 1) B V from B [V, 1] and W: constant values are solved for exactly."""
+    summed_bhmd, weight_bhm1 = summed_bhme.split([summed_bhme.shape[-1] - 1, 1], dim=-1)
+    return (w_bhmm.sum(-1, keepdim=True) + eps) * (summed_bhmd / weight_bhm1.clamp(min=SMALLEST))
+
+
+class HeadNorm(nn.Module):
+    """s x / rms(x) for each token and head, with a learned s per head.
+
+    Args:
+        num_heads: heads.
+        start: of s. With lambda / d for queries and keys, the largest distance is 2 lambda, and k at least exp(-2).
+    """
+
+    def __init__(self, num_heads: int, start: float) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((num_heads,), start))
+
+    def forward(self, x_bhnd: Tensor) -> Tensor:
+        wide = x_bhnd.double() if x_bhnd.dtype == torch.float64 else x_bhnd.float()
+        normed = wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        return (self.scale[:, None, None] * normed).to(x_bhnd.dtype)
