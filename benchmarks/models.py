@@ -10,9 +10,11 @@ With `--device cuda` on the GPU. Each part writes a CSV to results/benchmarks/mo
 have the same number of threads, and freed memory is kept for all of them. `over_base` is the median over the rounds of
 the time divided by that of `base` in the same round. `floor` is laplacianformer_tiny without the global branch:
 projections, local branch and MLPs only. `products` is the limit: the matrix products of laplacianformer_tiny alone, its
-linear layers and patch embeddings, one after the other on memory that is already there.
+linear layers and patch embeddings, one after the other on memory that is already there; each by the faster of PyTorch's
+own product and oneDNN's.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from laplacianformer._util.measuring import Call
 from laplacianformer.attention import GridAttention
 from laplacianformer.experiments.drawing import STYLES, log_ticks, tidy
 from laplacianformer.experiments.rows import Row
+from laplacianformer.ops.linear import onednn
 from laplacianformer.plots._figure import new_figure, save
 
 TOKEN_SIDES = (28, 56, 112, 224)
@@ -127,20 +130,43 @@ def build_products(size: tuple[int, int], batch: int, training: bool) -> Call:
         """Matrices of equal shapes are one, but no result is an input."""
         return made.setdefault((is_result, rows, columns), torch.randn(rows, columns))
 
-    products: list[tuple[Tensor, Tensor, Tensor]] = []
+    known: dict[tuple[str, int, int, int], Call] = {}
+    products: list[Call] = []
     for rows, width, out in product_shapes(BACKBONES["laplacianformer_tiny"](size[0]), torch.randn(1, 3, *size)):
         tokens = batch * rows
         x, weight, grad = matrix(tokens, width), matrix(out, width), matrix(tokens, out)
-        products.append((x, weight.t(), matrix(tokens, out, True)))
-        if training:
-            products.append((grad, weight, matrix(tokens, width, True)))
-            products.append((grad.t(), x, matrix(out, width, True)))
+        results = matrix(tokens, out, True), matrix(tokens, width, True), matrix(out, width, True)
+        ways = {
+            "output": [partial(torch.mm, x, weight.t(), out=results[0]), partial(onednn.product, x, weight)],
+            "input": [partial(torch.mm, grad, weight, out=results[1]), partial(onednn.product, grad, weight.t())],
+            "weight": [partial(torch.mm, grad.t(), x, out=results[2]), partial(onednn.weight_gradient, grad, x)],
+        }
+        for name in ways if training else ("output",):
+            key = name, tokens, width, out
+            products.append(known.get(key) or known.setdefault(key, fastest(ways[name])))
 
     def call() -> None:
-        for left, right, result in products:
-            torch.mm(left, right, out=result)
+        for product in products:
+            product()
 
     return torch.no_grad()(call)
+
+
+@torch.no_grad()
+def fastest(calls: list[Call]) -> Call:
+    """The one whose fastest of five runs is the fastest; the first one where oneDNN can't run."""
+    if torch.get_default_device().type != "cpu" or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return calls[0]
+
+    def seconds(call: Call) -> float:
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+    best = [float("inf")] * len(calls)
+    for _ in range(6):  # of which the first warms up
+        best = [min(least, seconds(call)) for least, call in zip(best, calls, strict=True)]
+    return calls[best.index(min(best))]
 
 
 def product_shapes(model: nn.Module, image: Tensor) -> list[tuple[int, int, int]]:

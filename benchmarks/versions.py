@@ -8,7 +8,8 @@ alternating, so that what else the machine does meets both alike. A process keep
 that two of the same version differ, too. All is therefore done again with fresh processes, several times.
 Printed and written per case: the second version's time over the first's, the median over the starts of the medians over
 their rounds, and the quartiles over the starts. Only names that a user may rely on are called, so the script takes
-every version.
+every version. For models, `rival` is the time of both versions over that of timm's pvt_v2_b1, which a third process
+takes in the same rounds.
 """
 
 import argparse
@@ -24,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent.parent / "results" / "benchmarks" / "versions"
-MODELS = [(size, batch, mode) for size in (224, 896) for batch in (1, 4) for mode in ("inference", "training")]
+MODELS = [(size, batch, mode) for size in (224, 448, 896) for batch in (1, 4) for mode in ("inference", "training")]
 KERNELS = [(op, width, mode) for op in ("kernel", "matmul") for width in (32, 64) for mode in ("inference", "training")]
+MODEL, RIVAL = "tiny", "pvt_v2_b1"
 TURN = 0.2  # seconds per turn, or one call if that takes longer
+Ratios = dict[str, Any]  # "ratio", a number, and for models "rival", one number per version
 
 
 def main() -> None:
@@ -47,37 +50,50 @@ def main() -> None:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    chosen = [case for case in cases() if arguments.only in case]
-    ratios: dict[str, list[float]] = {case: [] for case in chosen}
+    chosen = [case for case in cases() if arguments.only in case and not case.startswith(RIVAL)]
+    found: dict[str, list[Ratios]] = {case: [] for case in chosen}
     for start in range(arguments.starts):
-        workers = [Worker(checkout.resolve(), arguments.threads) for checkout in arguments.checkouts]
+        before, after = (path.resolve() for path in arguments.checkouts)
+        workers = [Worker(path, arguments.threads) for path in (before, after, after)]  # the last one for the rival
         for case in chosen:
-            ratios[case].append(ratio(workers, case, arguments.rounds))
-            print(f"start {start + 1} of {arguments.starts}: {case:45} {ratios[case][-1]:.3f}", flush=True)
+            found[case].append(ratios(workers, case, arguments.rounds))
+            print(f"start {start + 1} of {arguments.starts}: {case:45} {found[case][-1]['ratio']:.3f}", flush=True)
         for worker in workers:
             worker.end()
     rows = []
-    for case, found in ratios.items():
-        low, middle, high = statistics.quantiles(found, n=4)
-        rows.append({"case": case, "ratio": round(middle, 4), "low": round(low, 4), "high": round(high, 4)})
-        print(f"{case:45} {middle:.3f}  ({low:.3f} to {high:.3f})", flush=True)
-    stated = {"commits": [worker.commit for worker in workers], "threads": arguments.threads, "cases": rows}
+    for case, starts in found.items():
+        low, middle, high = statistics.quantiles([start["ratio"] for start in starts], n=4)
+        row: dict[str, Any] = {"case": case, "ratio": round(middle, 4), "low": round(low, 4), "high": round(high, 4)}
+        if "rival" in starts[0]:
+            pairs = zip(*(start["rival"] for start in starts), strict=True)
+            row["rival"] = [round(statistics.median(of_version), 4) for of_version in pairs]
+        rows.append(row)
+        over_rival = f", over {RIVAL} {row['rival']}" if "rival" in row else ""
+        print(f"{case:45} {middle:.3f}  ({low:.3f} to {high:.3f}){over_rival}", flush=True)
+    stated = {"commits": [worker.commit for worker in workers[:2]], "threads": arguments.threads, "cases": rows}
     counts = {"starts": arguments.starts, "rounds": arguments.rounds}
     origin = {"date": time.strftime("%Y-%m-%d"), **counts, "machine": workers[1].machine}
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "versions.json").write_text(json.dumps({**stated, **origin}, indent=2) + "\n")
 
 
-def ratio(workers: "list[Worker]", case: str, rounds: int) -> float:
-    """Time of the second over that of the first: the median over the rounds."""
-    for worker in workers:
-        worker.ask(case, 0.0)  # builds the case, and warms up
-    found = []
+def ratios(workers: "list[Worker]", case: str, rounds: int) -> Ratios:
+    """Time of the second over that of the first, and for models of both over that of the rival: the medians over the
+    rounds."""
+    asked = {workers[0]: case, workers[1]: case}
+    if case.startswith(MODEL):
+        asked[workers[2]] = case.replace(MODEL, RIVAL, 1)
+    for worker, name in asked.items():
+        worker.ask(name, 0.0)  # builds the case, and warms up
+    seconds: list[list[float]] = []
     for number in range(rounds):
-        order = workers if number % 2 == 0 else workers[::-1]
-        seconds = {id(worker): worker.ask(case, TURN) for worker in order}
-        found.append(seconds[id(workers[1])] / seconds[id(workers[0])])
-    return statistics.median(found)
+        order = list(asked) if number % 2 == 0 else list(asked)[::-1]
+        taken = {worker: worker.ask(asked[worker], TURN) for worker in order}
+        seconds.append([taken[worker] for worker in asked])
+    result: Ratios = {"ratio": statistics.median(after / before for before, after, *_ in seconds)}
+    if len(asked) == 3:
+        result["rival"] = [statistics.median(taken[version] / taken[2] for taken in seconds) for version in (0, 1)]
+    return result
 
 
 class Worker:
@@ -139,7 +155,10 @@ def cases() -> dict[str, Callable[[], Callable[[], Any]]]:
     for op, width, mode in KERNELS:
         found[f"{op}, width {width}, {mode}"] = partial(kernel_call, op, width, mode == "training")
     for size, batch, mode in MODELS:
-        found[f"tiny, {size} px, batch {batch}, {mode}"] = partial(model_call, size, batch, mode == "training")
+        for name, model in ((MODEL, "laplacianformer_tiny"), (RIVAL, RIVAL)):
+            found[f"{name}, {size} px, batch {batch}, {mode}"] = partial(
+                model_call, model, size, batch, mode == "training"
+            )
     return found
 
 
@@ -161,13 +180,13 @@ def kernel_call(op: str, width: int, training: bool) -> Callable[[], Any]:
     return call
 
 
-def model_call(size: int, batch: int, training: bool) -> Callable[[], Any]:
+def model_call(name: str, size: int, batch: int, training: bool) -> Callable[[], Any]:
     import timm
     import torch
 
     import laplacianformer  # noqa: F401 - registers the models
 
-    model = timm.create_model("laplacianformer_tiny").train(training)
+    model = timm.create_model(name).train(training)
     images = torch.randn(batch, 3, size, size)
 
     def call() -> None:

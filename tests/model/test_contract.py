@@ -231,6 +231,17 @@ def test_channels_last_images_and_weights_give_the_same_result():
     torch.testing.assert_close(model.to(memory_format=last)(x.to(memory_format=last)), expected)
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_convolutions_write_tokens_in_the_order_in_which_they_are_read(stage):
+    model, seen = create(), []
+    convolution = model.stages[stage].embedding.proj
+    convolution.register_forward_hook(lambda module, inputs, output: seen.append((inputs[0], output)))
+    model(images())
+    ((given, found),) = seen
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(convolution(given.contiguous()), found)
+
+
 def test_models_build_without_memory_on_the_meta_device():
     with torch.device("meta"):
         model = timm.create_model("laplacianformer_tiny", drop_path_rate=0.2)

@@ -121,8 +121,10 @@ class GridAttention(SettingsInState):
                 f"size {tuple(size)} does not hold {x.shape[1] - self.prefix} tokens{before}: "
                 f"expected {lengths} of them, no length below 1"
             )
-        parts = linear(self.qkv, x).unflatten(-1, (-1, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
-        q_bhnd, *rest = parts.unbind(0)  # Not by index: the gradient would be padded with zeros three times.
+        parts = linear(self.qkv, x).unflatten(-1, (-1, self.num_heads, self.head_dim))
+        # Not by index: the gradient would be padded with zeros three times. Before the transpose: the gradients are
+        # then put together in the order of the projection, in one copy.
+        q_bhnd, *rest = (part.transpose(1, 2) for part in parts.unbind(2))
         return (q_bhnd, q_bhnd, *rest) if self.tied else (q_bhnd, *rest)
 
     def checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:

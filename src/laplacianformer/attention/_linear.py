@@ -1,4 +1,4 @@
-"""Linear layers of token mixers, which stay `nn.Linear`, computed by `ops.linear`."""
+"""Linear layers of models, which stay `nn.Linear`, computed by `ops.linear`."""
 
 from torch import Tensor, nn
 

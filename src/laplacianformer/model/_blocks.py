@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 from timm.layers import DropPath, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -18,7 +19,7 @@ from laplacianformer.attention._whitening import paused_updates
 from laplacianformer.model._mlp import FusedMlp
 from laplacianformer.ops._backend import forced, use_backend
 from laplacianformer.ops._pooling import Size
-from laplacianformer.ops._tracing import is_compiled
+from laplacianformer.ops._tracing import is_compiled, is_traced
 
 
 class PatchEmbedding(nn.Module):
@@ -31,6 +32,8 @@ class PatchEmbedding(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Size]:
+        if x.is_cpu and not is_traced():  # the convolution then writes tokens one after the other, as they are read
+            x = x.contiguous(memory_format=torch.channels_last)
         x = self.proj(x)
         return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
 

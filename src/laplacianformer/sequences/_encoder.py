@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from laplacianformer.attention import ATTENTIONS, GridAttention, PerformerAttention, SkyformerAttention
 from laplacianformer.attention._landmarks import LandmarkAttention
+from laplacianformer.attention._linear import linear
 
 
 class SequenceEncoder(nn.Module):
@@ -113,6 +114,15 @@ _ARGUMENTS = (
 )
 
 
+class _Mlp(nn.Sequential):
+    """Its linear layers are computed by `ops.linear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = linear(layer, x)
+        return x
+
+
 class _Layer(nn.Module):
     """Pre-norm token mixer and MLP, each with a residual connection."""
 
@@ -120,7 +130,7 @@ class _Layer(nn.Module):
         super().__init__()
         self.norm1, self.attention, self.dropout = nn.LayerNorm(dim), attention, nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(
+        self.mlp = _Mlp(
             nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim), nn.Dropout(dropout)
         )
 
@@ -141,14 +151,14 @@ class _TokenByToken(nn.Module):
         self.value, self.proj = nn.Linear(dim, dim), nn.Linear(dim, dim)
 
     def forward(self, x_bnc: Tensor, size: tuple[int], mask: Tensor | None = None) -> Tensor:
-        return self.proj(self.value(x_bnc))
+        return linear(self.proj, linear(self.value, x_bnc))
 
 
 class _MeanMixing(_TokenByToken):
     """Every token gets the mean of the values of all tokens that count: attention that is the same for all queries."""
 
     def forward(self, x_bnc: Tensor, size: tuple[int], mask: Tensor | None = None) -> Tensor:
-        return self.proj(_mean(self.value(x_bnc), mask)).expand_as(x_bnc)
+        return self.proj(_mean(linear(self.value, x_bnc), mask)).expand_as(x_bnc)
 
 
 class _LocalMixing(GridAttention):

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gelu.h"
 #include "levels/level.h"
 #include "levels/tasks.h"
 #include "matrices.h"
@@ -272,7 +273,10 @@ int main() {
     for (const int64_t width : {32, 5})
       for (const bool masked : {false, true}) check_pool(report, kind, width, masked);
     for (const int64_t width : {32, 10}) check_rows(report, kind, 37, width);
-    if (kind.type != Type::float64) check_picked(report, kind, 20, 10);
+    if (kind.type == Type::float64) continue;
+    check_picked(report, kind, 20, 10);
+    for (const int64_t width : {32, 13})
+      for (const bool biased : {false, true}) check_gelu(report, level, kind, width, biased);
   }
   return report.finish();
 }
