@@ -185,6 +185,14 @@ def test_many_categories_take_no_time_and_their_names_are_text(folder: Path) -> 
             open_folder(folder)
 
 
+@pytest.mark.parametrize("wrong", [{"id": -1}, {"width": 0}, {"width": 10**9}, {"width": 33}])
+def test_a_long_name_of_an_image_is_cut_in_messages(folder: Path, wrong: dict[str, int]) -> None:
+    detection.change(folder, "train", lambda tree: tree["images"][0].update(file_name="a" * 20_000, **wrong))
+    with pytest.raises(InputError, match=r"a\.\.\. \(20000 characters\)") as error:
+        open_folder(folder).read(0)
+    assert len(str(error.value)) < 1000
+
+
 def test_a_conversion_names_each_layer_once_and_not_too_many() -> None:
     said = {"attention": "laplacian", "attention_args": {}, "layers": ["a", "b", "a"]}
     with pytest.raises(InputError, match="it names a layer twice"):

@@ -99,8 +99,8 @@ def pictures(rng: random.Random, samples: Samples) -> Case:
 def _contents(root: Path) -> dict[str, Any]:
     """Files and links by name, without following any."""
     found = {}
-    for folder, _, names in os.walk(root):
-        for path in (Path(folder) / name for name in names):
+    for folder, folders, names in os.walk(root):
+        for path in (Path(folder) / name for name in [*folders, *names]):
             found[str(path)] = os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
     return found
 

@@ -62,7 +62,7 @@ class Guard:
         headers = Headers(scope=scope)
         if _is_foreign(scope["method"], headers):
             await PlainTextResponse("This page takes no requests of other sites.", 403)(scope, receive, send)
-        elif any(_leads_elsewhere(part) for part in (scope["path"].encode(), scope["query_string"])):
+        elif any(_leads_elsewhere(part) for part in (scope["path"].encode(), scope.get("query_string", b""))):
             await PlainTextResponse("This page fetches nothing.", 403)(scope, receive, send)
         elif scope["path"].rstrip("/").endswith("/upload"):
             await self._upload(scope, receive, _with_headers(send))

@@ -33,7 +33,7 @@ def checked_tree(tree: Any, source: str, *, masks: bool) -> tuple[_Tree, list[st
         if not isinstance(category, int | float) or category not in categories:
             raise InputError(f"{what} has category {limits.shown(category)}, which is not in the file")
         of = images[int(image)]
-        fine = _annotation(entry, of, f"{what} (of {of['file_name']})", masks=masks)
+        fine = _annotation(entry, of, f"{what} (of {limits.one_line(of['file_name'])})", masks=masks)
         if isinstance(fine, str):
             left_out.append(fine)
         else:
@@ -52,26 +52,26 @@ def _checked_images(entries: list[Any], source: str) -> dict[int, _Tree]:
             raise InputError(
                 f"{source}: image {number} needs an id (a whole number) and a file_name, got {limits.shown(entry)}"
             )
+        said = limits.one_line(name)
         if not 0 <= fields["id"] < 2**63:
             raise InputError(
-                f"{source}: {name} has the id {limits.shown(fields['id'])}: expected 0 or more, below 2^63"
+                f"{source}: {said} has the id {limits.shown(fields['id'])}: expected 0 or more, below 2^63"
             )
         if not all(isinstance(side, int) and side > 0 for side in sides):
             raise InputError(
-                f"{source}: {name} needs a width and a height in pixels, "
+                f"{source}: {said} needs a width and a height in pixels, "
                 f"got {limits.shown(sides[0])} and {limits.shown(sides[1])}"
             )
         if fields["width"] * fields["height"] > limits.MOST_PIXELS:
             raise InputError(
-                f"{source}: {name} has {limits.shown(sides[0])} x {limits.shown(sides[1])} pixels: "
+                f"{source}: {said} has {limits.shown(sides[0])} x {limits.shown(sides[1])} pixels: "
                 f"at most {limits.MOST_PIXELS} are possible"
             )
         if fields["id"] in images:
-            raise InputError(
-                f"{source}: {images[fields['id']]['file_name']} and {name} have the same id {fields['id']}"
-            )
+            other = limits.one_line(images[fields["id"]]["file_name"])
+            raise InputError(f"{source}: {other} and {said} have the same id {fields['id']}")
         if name in names:
-            raise InputError(f"{source}: {name} appears twice, with the ids {names[name]} and {fields['id']}")
+            raise InputError(f"{source}: {said} appears twice, with the ids {names[name]} and {fields['id']}")
         images[fields["id"]], names[name] = fields, fields["id"]
     if not images:
         raise InputError(f"{source} has no images")

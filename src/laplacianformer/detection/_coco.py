@@ -71,7 +71,7 @@ class CocoImages:
         return len(self.entries)
 
     def name(self, index: int) -> str:
-        return f"{self.entries[index]['file_name']} of {self.source}"
+        return f"{limits.one_line(self.entries[index]['file_name'])} of {self.source}"
 
     def upright(self) -> Tensor:
         """(N,): whether each image is higher than wide, known without reading it."""

@@ -3,7 +3,8 @@
 The metadata holds, each as text: `format` and `task`; `architecture`, a name for timm.create_model; `model_args`, its
 arguments (JSON); `input`, what the model expects (JSON: size, mean, std, interpolation, crop_pct); `classes` (JSON
 list); for a converted model `converted`, which attention is in which layers (JSON), and `converted_from`, the model
-that it was (JSON); and whatever the writer adds, such as recipe, metrics, commit, date and version.
+that it was (JSON); `sha256`, a checksum of the tensors; and whatever the writer adds, such as recipe, metrics, commit,
+date and version.
 """
 
 import json
