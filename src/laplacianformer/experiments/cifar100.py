@@ -13,7 +13,7 @@ from laplacianformer.data._folders import FolderImages, open_folder
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.frame import Outcome, Settings, Verdict
 from laplacianformer.experiments.rows import Row, write_rows
-from laplacianformer.experiments.sweep import Run
+from laplacianformer.experiments.sweep import Training
 from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, QUICK, Variants, compared, other_mixer, train
 
 SOURCE: str = "a course project's implementation of the paper, the only other one that publishes numbers"
@@ -56,7 +56,7 @@ def run(settings: Settings) -> Outcome:
     tried = _tune(settings, budget)
     chosen = {name: _best(found) for name, found in tried.items()}
     runs = [
-        Run(budget.recipe, {"mixer": name}, (*budget.shared, *ARMS[name], _rate(chosen[name])), seed, budget.data)
+        Training(budget.recipe, {"mixer": name}, (*budget.shared, *ARMS[name], _rate(chosen[name])), seed, budget.data)
         for seed in range(budget.seeds)
         for name in ARMS
     ]
@@ -95,7 +95,7 @@ def _tune(settings: Settings, budget: Budget) -> dict[str, dict[float, Row]]:
     wanted = [(name, rate) for name in ARMS for rate in budget.rates]
     while wanted:
         overrides = [(*budget.shared, *budget.tuning, *ARMS[name], _rate(rate)) for name, rate in wanted]
-        rows = train(settings, [Run(budget.recipe, {}, each, 0, budget.tuning_data) for each in overrides])
+        rows = train(settings, [Training(budget.recipe, {}, each, 0, budget.tuning_data) for each in overrides])
         for (name, rate), row in zip(wanted, rows, strict=True):
             tried[name][rate] = row
         wanted = [(name, rate) for name in ARMS for rate in _further(tried[name], budget.most_rates)]
