@@ -76,7 +76,7 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
     arguments = ["--precision", "int8", "--data", str(tmp_path / "data"), str(tmp_path / "model.onnx")]
     assert code_of(["export", "--weights", file, "--format", "onnx", *arguments]) == 0
     printed = capsys.readouterr().out
-    assert "top-1 of the model: 14.29 % of 7 samples" in printed
+    assert "top-1 of the model: 14.29 % of 7 images" in printed
     assert "top-1 of the export: 14.29 %, a change of +0.00 points" in printed
 
 

@@ -196,7 +196,7 @@ def test_controls_are_converted_under_the_same_budget(control: str) -> None:
 
 
 BAD = {
-    "few images": (["match.batch_size=100"], r"match\.batch_size=100 is more than the 24 training images"),
+    "few images": (["match.batch_size=100"], r"match\.batch_size=100 is more than the 24 training samples"),
     "no such layer": (["convert.layers=[2]"], "no attention layer 2: the model has 2, 0 to 1"),
     "options": (["convert.attention_args={grid: 0}"], "grid must be at least 1"),
     "no such model": (["teacher.name=vit_of_nobody"], "vit_of_nobody"),

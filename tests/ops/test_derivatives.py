@@ -66,6 +66,7 @@ def functions(backend: str) -> dict:
         "cosine_kernel": (lambda x, y: ops.cosine_kernel(x, y, SCALE), points),
         "polynomial_kernel": (lambda x, y: ops.polynomial_kernel(x, y, SCALE), points),
         "gelu": (lambda x: ops.gelu(x, backend=backend), [(2, 5)]),
+        "linear": (lambda *tensors: ops.linear(*tensors, backend=backend), [(5, 3), (4, 3), (4,)]),
         "mlp": (lambda *tensors: ops.mlp(*tensors, backend=backend), [(5, 3), (4, 3), (4,), (2, 4), (2,)]),
         "column_variance": (lambda x: ops.column_variance(x, backend=backend), [(2, 2, 5, 3)]),
         "rotate": (lambda x: ops.rotate(x, *rotation(5, 4), backend=backend), [(2, 5, 4)]),

@@ -55,10 +55,11 @@ def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(tmp_path
     whole = classification.train(recipe, tmp_path / "whole")
 
     # In step 8 of 16, in the middle of an epoch: the checkpoint is from step 6. Then in the flush of the checkpoint of
-    # step 8, after those of the rewritten rows and of the row of step 8: what is left is the checkpoint of step 6.
+    # step 8, after those of the lock, the rewritten rows and the row of step 8: so that of step 6 is
+    # left.
     killed(tmp_path, tmp_path / "killed", "Loop", "advance", 8)
     assert checkpoint.load(tmp_path / "killed")["step"] == 6
-    killed(tmp_path, tmp_path / "killed", "os", "fsync", 3)
+    killed(tmp_path, tmp_path / "killed", "os", "fsync", 4)
     assert list((tmp_path / "killed").glob(".checkpoint.pt.*.partial"))
     assert checkpoint.load(tmp_path / "killed")["step"] == 6
     assert_same_run(whole, classification.train(recipe, tmp_path / "killed", resume=True))

@@ -7,7 +7,7 @@ Such a model has `arguments`, those of its builder: the name of the backbone, th
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from torch import Tensor, nn
 
@@ -16,15 +16,17 @@ from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import json_entry, load_tensors, read_header
 from laplacianformer.training._feature_maps import FeatureMaps, parameter_groups
 from laplacianformer.training._frozen import flat
-from laplacianformer.training._recipe import OnBackbone, Optimise
 from laplacianformer.weights._file import task_name
 from laplacianformer.weights._start import start_file
+
+if TYPE_CHECKING:  # pydantic is for training alone
+    from laplacianformer.training._recipe import OnBackbone, Optimise
 
 Arguments = ParamSpec("Arguments")
 
 
 def create_on_backbone(
-    what: str, section: OnBackbone, build: Callable[..., Any], num_classes: int, **arguments: Any
+    what: str, section: "OnBackbone", build: Callable[..., Any], num_classes: int, **arguments: Any
 ) -> Any:
     """The model that a section of a recipe asks for, with the weights that training starts from.
 
@@ -51,7 +53,7 @@ def create_on_backbone(
         raise InputError(f"can't create the {what} {on}: {limits.reason(error)}") from None
 
 
-def create_parameter_groups(model: nn.Module, maps: FeatureMaps, optimise: Optimise) -> list[dict[str, Any]]:
+def create_parameter_groups(model: nn.Module, maps: FeatureMaps, optimise: "Optimise") -> list[dict[str, Any]]:
     """The parameters for the optimiser, with the weight decay and layer decay of the recipe."""
     try:
         return parameter_groups(model, maps, optimise.weight_decay, optimise.layer_decay)
@@ -73,7 +75,7 @@ def given_arguments(
     return arguments
 
 
-def _backbone_start(what: str, section: OnBackbone) -> tuple[str, Path | None, dict[str, Any]]:
+def _backbone_start(what: str, section: "OnBackbone") -> tuple[str, Path | None, dict[str, Any]]:
     """Backbone, weights file and arguments of the backbone: timm loads weights that it downloads by itself."""
     name, weights, arguments = section.backbone, section.weights, section.backbone_args
     path = start_file(weights) if weights is not None else None

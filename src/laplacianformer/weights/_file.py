@@ -9,7 +9,7 @@ date and version.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,8 @@ def load_weights(path: Path | str, *, model_args: Mapping[str, Any] | None = Non
     if model_args:
         arguments = {**arguments, **model_args}
         metadata = {**metadata, "model_args": json.dumps(arguments)}
-    with _asking(path, metadata, arguments):
+    # Arguments of the caller raise what timm raises: the file is not to blame.
+    with nullcontext() if model_args else _asking(path, metadata, arguments):
         model = _created(path, metadata, arguments)
     _check_fixed_size(path, model, model_input["size"])
     load_described(model, path, metadata["architecture"])
