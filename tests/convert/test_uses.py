@@ -8,14 +8,12 @@ import huggingface_hub.constants
 import pytest
 import torch
 
-from laplacianformer import InputError, classification, load_weights, save_weights
+from laplacianformer import InputError, classification, detection, load_weights, save_weights, segmentation
 from laplacianformer.classification._model import create_model
 from laplacianformer.cli import main
 from laplacianformer.convert import Teacher
 from laplacianformer.convert._teacher import load_teacher
-from laplacianformer.detection import retinanet
-from laplacianformer.segmentation import semantic_fpn
-from tests.convert.helpers import QUICK, SIDE, save_teacher, teacher
+from tests.convert.helpers import FAMILIES, QUICK, SIDE, save_teacher, teacher
 from tests.convert.test_conversion import converted
 from tests.helpers import INPUT, with_local_weights
 from tests.training import helpers
@@ -70,15 +68,28 @@ def test_a_converted_model_is_fine_tuned(tmp_path: Path, side: int) -> None:
     assert moved.abs().max() > 0
 
 
-@pytest.mark.parametrize("build", [retinanet, semantic_fpn])
-def test_a_converted_pyramid_is_refused_as_a_backbone(tmp_path: Path, build: Any) -> None:
-    """Of a detector and a segmenter, whose files could not say which layers were exchanged."""
-    repeated = {"depths": 1, "embed_dims": 16, "num_heads": 2, "sr_ratios": 1, "mlp_ratios": 1}
-    four = {name: [value] * 4 for name, value in repeated.items()}
+@pytest.mark.parametrize("kind", ["pvt", "own"])
+@pytest.mark.parametrize("task", [detection, segmentation])
+def test_a_converted_pyramid_is_a_backbone(tmp_path: Path, task: Any, kind: str) -> None:
+    """Of a detector and a segmenter, whose files say which layers were exchanged."""
+    repeated = {"depths": 1, "embed_dims": 16, "num_heads": 2, "mlp_ratios": 1}
+    four: dict[str, Any] = {name: [value] * 4 for name, value in repeated.items()}
+    four |= {"sr_ratios": [1] * 4} if kind == "pvt" else {"attention": "softmax"}
     said = {"model_args": json.dumps({**four, "num_classes": 5}), "input": json.dumps(INPUT)}
-    path, model = tmp_path / "pvt.safetensors", teacher("pvt", **four)
-    save_weights(path, converted(model), classes=list("abcde"), metadata=said)
-    with pytest.raises(InputError, match=r"pvt\.safetensors holds a converted pvt_v2_b0.*Give the softmax weights"):
-        build("pvt_v2_b0", 3, path, backbone_args=four, channels=32)
+    path, model = tmp_path / f"{kind}.safetensors", converted(teacher(kind, **four)).eval()
     save_weights(path, model, classes=list("abcde"), metadata=said)
-    build("pvt_v2_b0", 3, path, backbone_args=four, channels=32)
+
+    name, build = FAMILIES[kind][0], task.retinanet if task is detection else task.semantic_fpn
+    built = build(name, 3, path, backbone_args=four, channels=32).eval()
+    maps = built.backbone.maps if task is detection else built.maps
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(list(maps(x).values())[-1], model.forward_intermediates(x)[1][-1])
+
+    of_task, names = ("detector", "classes") if task is detection else ("segmenter", "labels")
+    save, load = getattr(task, f"save_{of_task}"), getattr(task, f"load_{of_task}")
+    for index in range(2):  # the second one starts from the file of the first, which is of the task
+        save(tmp_path / f"{index}.safetensors", built, **{names: ["x", "y", "z"]})
+        loaded = load(tmp_path / f"{index}.safetensors").model
+        again = loaded.backbone.maps if task is detection else loaded.maps
+        torch.testing.assert_close(list(again(x).values())[-1], list(maps(x).values())[-1])
+        built = build(name, 3, tmp_path / f"{index}.safetensors", backbone_args=four, channels=32).eval()

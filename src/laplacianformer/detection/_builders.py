@@ -24,7 +24,7 @@ from torchvision.ops.poolers import LevelMapper
 
 from laplacianformer._util.limits import finite, shown
 from laplacianformer.detection._backbone import FeaturePyramid, note_padding
-from laplacianformer.training._backbone_start import given_arguments, load_start
+from laplacianformer.training._backbone_start import given_arguments, load_start, with_conversion
 from laplacianformer.training._feature_maps import FeatureMaps
 from laplacianformer.training._feature_maps import parameter_groups as backbone_groups
 
@@ -47,8 +47,9 @@ def _builder(build: Callable[Arguments, Model]) -> Callable[Arguments, Model]:
 
     @wraps(build)
     def built(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Model:
-        model = note_padding(build(*args, **kwargs))
-        arguments = given_arguments(build, *args, **kwargs)
+        arguments = with_conversion(given_arguments(build, *args, **kwargs))
+        make: Any = build  # by names: `options` are among them
+        model: Any = note_padding(make(**arguments))
         weights = arguments.pop("weights")
         model.detector, model.arguments = build.__name__, arguments
         if weights is not None:

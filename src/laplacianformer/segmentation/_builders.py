@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.model import LaplacianFormer
-from laplacianformer.training._backbone_start import given_arguments, load_start
+from laplacianformer.training._backbone_start import given_arguments, load_start, with_conversion
 from laplacianformer.training._feature_maps import FeatureMaps
 from laplacianformer.training._feature_maps import parameter_groups as backbone_groups
 
@@ -65,8 +65,9 @@ def _builder(build: Callable[Arguments, Segmenter]) -> Callable[Arguments, Segme
 
     @wraps(build)
     def built(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Segmenter:
-        model = build(*args, **kwargs)
-        arguments = given_arguments(build, *args, **kwargs)
+        arguments = with_conversion(given_arguments(build, *args, **kwargs))
+        make: Any = build  # by names: `options` are among them
+        model: Segmenter = make(**arguments)
         weights = arguments.pop("weights")
         model.name, model.arguments = build.__name__, arguments
         if weights is not None:

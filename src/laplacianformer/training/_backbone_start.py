@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
 from laplacianformer._util.tensor_files import json_entry, load_tensors, read_header
-from laplacianformer.training._feature_maps import FeatureMaps, parameter_groups
+from laplacianformer.training._feature_maps import CONVERTED, FeatureMaps, parameter_groups
 from laplacianformer.training._frozen import flat
 from laplacianformer.weights._file import task_name
 from laplacianformer.weights._start import start_file
@@ -75,6 +75,21 @@ def given_arguments(
     return arguments
 
 
+def with_conversion(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a builder, with the attention that the backbone of the weights file has, if it was converted."""
+    if given["weights"] is None:
+        return given
+    path = Path(given["weights"])
+    _, metadata = read_header(path)
+    if metadata.get("task") == "classification":
+        said = json_entry(path, metadata, CONVERTED) if CONVERTED in metadata else None
+    else:
+        stated = json_entry(path, metadata, "model_args") if "model_args" in metadata else None
+        of_backbone = stated.get("backbone_args") if isinstance(stated, dict) else None
+        said = of_backbone.get(CONVERTED) if isinstance(of_backbone, dict) else None
+    return given if said is None else {**given, "backbone_args": {**(given["backbone_args"] or {}), CONVERTED: said}}
+
+
 def _backbone_start(what: str, section: "OnBackbone") -> tuple[str, Path | None, dict[str, Any]]:
     """Backbone, weights file and arguments of the backbone: timm loads weights that it downloads by itself."""
     name, weights, arguments = section.backbone, section.weights, section.backbone_args
@@ -115,15 +130,7 @@ def _load_backbone(
     given = {flat(key): key for key in header}
     # Without the last norm and the head, which a model on feature maps does not have.
     names = {key: given[flat(key)] for key in maps.model.state_dict() if flat(key) in given}
-    try:
-        load_tensors(maps.model, path, name, names)
-    except InputError as error:
-        if "converted" not in metadata:
-            raise
-        raise InputError(
-            f"{path} holds a converted {name}, with other attention than the backbone: a detector or a segmenter can't "
-            f"start from it. Give the softmax weights that it was made from, or a laplacianformer_* backbone ({error})"
-        ) from None
+    load_tensors(maps.model, path, name, names)
 
 
 def _load_all(model: Any, path: Path, per_class: tuple[str, ...], metadata: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import timm
@@ -11,13 +12,18 @@ from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import Tensor, nn
 
 from laplacianformer.model import LaplacianFormer
-from laplacianformer.training._frozen import freeze_stages, freeze_statistics
+from laplacianformer.model._conversion import conversion_of, exchange, softmax_layers
+from laplacianformer.training._frozen import flat, freeze_stages, freeze_statistics
+
+# An argument of a backbone that was converted: what its weights file says about the layers that are not softmax.
+CONVERTED = "converted"
 
 
 class FeatureMaps(nn.Module):
     """The last feature map of each stride from `least` to `most` pixels that a timm model has, as (B, C, H, W).
 
     Args:
+        arguments: of timm.create_model, and `CONVERTED` of a backbone that was converted.
         frozen_stages: number of feature maps, from the first, that don't train, with everything that they depend on: no
             gradients, no statistics.
         frozen_statistics: whitening and batch norm use their running statistics in training too, and don't update them.
@@ -35,7 +41,10 @@ class FeatureMaps(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
-        self.body, self.wanted = _create(name, arguments, least, most)
+        given = {key: value for key, value in arguments.items() if key != CONVERTED}
+        self.body, self.wanted = _create(name, given, least, most)
+        if CONVERTED in arguments:
+            _convert(self.model, arguments[CONVERTED], name)
         info = self.body.feature_info
         self.strides = [info.reduction()[index] for index in self.wanted]
         self.channels = [info.channels()[index] for index in self.wanted]
@@ -77,6 +86,15 @@ def _create(name: str, arguments: Mapping[str, Any], least: int, most: int) -> t
         taken = tuple(body.feature_info.out_indices[: wanted[-1] + 1])
         body = timm.create_model(name, features_only=True, **{**arguments, "out_indices": taken})
     return body, wanted
+
+
+def _convert(model: nn.Module, said: Any, name: str) -> None:
+    """Exchange the layers that a converted classifier has, where the backbone has them: it may end earlier, and timm
+    joins the names of its parts by underscores."""
+    conversion = conversion_of(said, f"{CONVERTED} in the arguments of {name}")
+    wanted = {flat(layer) for layer in conversion.layers}
+    layers = tuple(layer for layer in softmax_layers(model) if flat(layer) in wanted)
+    exchange(model, replace(conversion, layers=layers))
 
 
 def padding_mask(sizes: Tensor, whole: Sequence[int]) -> Tensor | None:
