@@ -174,7 +174,7 @@ def draw(rows: list[Row], path: Path) -> None:
             height = rows[0]["teacher_top1"] if name == "teacher" else found[0] if found else None
             if height is not None:
                 axis.axhline(height, color="0.4", linestyle=style, label=name)
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.06))  # between its two lines
     if (most := max(row["seeds"] for row in rows)) > 1:
         figure.suptitle(f"mean and standard deviation, up to {most} seeds", fontsize=9)
     save(figure, path)
