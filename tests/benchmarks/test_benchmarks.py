@@ -1,5 +1,6 @@
 """The scripts in benchmarks/ are too slow to run here: tested is that they start, and what they compute from times."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -37,10 +38,9 @@ for name in {NAMES}:
     assert all(f"python benchmarks/{name}.py" in printed for name in scripts)
 
 
-@pytest.mark.slow
-def test_ratios_of_kernels_are_over_ours_and_the_limit_counts_elements() -> None:
-    pytest.importorskip("matplotlib")
-    code = """
+# What the scripts compute from what they measure. Run with `folder`, an empty one.
+COMPUTED = {
+    "ratios of kernels are over ours and the limit counts elements": """
 import kernels
 kernels.peak_elements = lambda: 1000
 seconds = {"ours": [2.0, 4.0, 4.0], "cdist": [6.0, 8.0, 16.0]}
@@ -56,13 +56,8 @@ assert "over_ours" not in rows["limit_plain"] and "fraction_of_limit" not in row
 assert abs(rows["ours"]["fraction_of_plain_limit"] - 0.8) < 1e-12
 assert abs(rows["ours"]["fraction_of_limit"] - 0.4) < 1e-12
 assert rows["ours"]["what"] == "kernel"
-"""
-    run(code)
-
-
-@pytest.mark.slow
-def test_changes_of_accuracy_are_paired_by_image() -> None:
-    code = """
+""",
+    "changes of accuracy are paired by image": """
 import torch
 from contribution import row
 
@@ -71,14 +66,8 @@ found = row("1", "off", before, after)
 assert (found["top1"], found["change"], found["lost"], found["gained"]) == (0.5, -25.0, 2, 1)
 difference = after.double() - before.double()
 assert found["standard_error"] == round(100 * difference.std(correction=0).item() / 2, 2)
-"""
-    run(code)
-
-
-@pytest.mark.slow
-def test_the_products_of_a_model_have_its_operations() -> None:
-    pytest.importorskip("matplotlib")
-    code = """
+""",
+    "the products of a model have its operations": """
 import models, torch
 from torch.utils.flop_counter import FlopCounterMode
 model, image = models.BACKBONES["floor"](64).eval(), torch.randn(1, 3, 64, 64)
@@ -88,19 +77,12 @@ with FlopCounterMode(display=False) as counter, torch.no_grad():
 local = sum(2 * 9 * s * s * c * d for s, c, d in zip((16, 8, 4, 2), (64, 128, 320, 512), (2, 2, 2, 2)))
 assert sum(2 * rows * width * out for rows, width, out in shapes) == counter.get_total_flops() - local
 models.build_products((64, 64), 2, True)()
-"""
-    run(code)
-
-
-@pytest.mark.slow
-def test_conversions_of_several_seeds_are_summed_up(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    code = f"""
-from pathlib import Path
+""",
+    "conversions of several seeds are summed up": """
 import conversion_accuracy as script
 
 rows = [
-    {{"question": question, "setting": setting, "seed": seed, "top1": top1, "teacher_top1": "70.0"}}
+    {"question": question, "setting": setting, "seed": seed, "top1": top1, "teacher_top1": "70.0"}
     for question, setting, seed, top1 in (
         ("default", "grid 7", "0", "50.0"), ("default", "grid 7", "1", "54.0"), ("images", "400", "0", "30.0"),
         ("learn", "scales", "0", "20.0"), ("learn", "scales, gain fixed", "0", "10.0"),
@@ -109,7 +91,32 @@ rows = [
 first, second, *_ = script.summed_up(rows)
 assert (first["top1"], first["seeds"], round(first["deviation"], 3)) == (52.0, 2, 2.828)
 assert (second["top1"], second["seeds"]) == (30.0, 1)
-script.draw(script.summed_up(rows), Path({str(tmp_path / "accuracy.png")!r}))
+script.draw(script.summed_up(rows), folder / "accuracy.png")
+assert (folder / "accuracy.png").stat().st_size > 1000
+""",
+}
+RUN = f"""
+import json, pathlib, sys, tempfile, traceback
+failures = {{}}
+for name, code in {COMPUTED!r}.items():
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            exec(code, {{"folder": pathlib.Path(folder)}})
+        except Exception:
+            failures[name] = traceback.format_exc()
+print(json.dumps(failures))
 """
-    run(code)
-    assert (tmp_path / "accuracy.png").stat().st_size > 1000
+
+
+@pytest.fixture(scope="module")
+def failures() -> dict[str, str]:
+    """Of COMPUTED, all in one process: importing takes nearly all of the time."""
+    pytest.importorskip("matplotlib")
+    found: dict[str, str] = json.loads(run(RUN).splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", COMPUTED)
+def test_scripts_compute(what: str, failures: dict[str, str]) -> None:
+    assert what not in failures, failures[what]

@@ -29,6 +29,10 @@ QUICK = (
     *("convert.attention_args={grid: 2, gain: learned}", "convert.calibration_images=8"),
     *("run.accelerator=cpu", "run.devices=1", "run.tensorboard=false", "run.log_steps=2", "run.checkpoint_steps=3"),
 )
+# For exports, where tracing takes the time: one epoch, and few Newton-Schulz steps, as each is a part of the graph.
+STEPS = "convert.attention_args={grid: 2, gain: learned, iterations: 2}"
+ONCE = (*QUICK, "match.epochs=1", "distil.epochs=1", STEPS)
+ONE_STAGE: dict[str, Any] = {"depths": (1,), "embed_dims": (16,), "num_heads": (2,), "mlp_ratios": (2,)}  # of "own"
 
 
 def teacher(family: str = "vit", **arguments: Any) -> Any:

@@ -22,7 +22,7 @@ from laplacianformer.export._check import differences
 from laplacianformer.export._exported import export_model, tolerance
 from laplacianformer.model._conversion import Conversion, exchange, softmax_layers
 from laplacianformer.training import Silent
-from tests.convert.helpers import QUICK, SIDE, Stop, Stopping, arguments, images, teacher
+from tests.convert.helpers import ONCE, ONE_STAGE, QUICK, SIDE, Stop, Stopping, arguments, images, teacher
 from tests.helpers import picture
 from tests.training.helpers import rows
 
@@ -287,11 +287,11 @@ def test_onnx_computes_what_a_converted_model_does(finished: tuple[Path, Any]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["registers", "pvt", "own"])
-def test_onnx_computes_what_a_converted_model_of_every_family_does(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "changed"), [("registers", {}), ("pvt", {}), ("own", ONE_STAGE)])
+def test_onnx_computes_what_a_converted_model_of_every_family_does(family: str, changed: Any, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    overrides = [*QUICK, "match.epochs=1", "distil.epochs=1"]
-    result = convert(teacher(family), images(20), tmp_path, model_args=arguments(family), overrides=overrides)
+    given = arguments(family) | changed
+    result = convert(teacher(family, **changed), images(20), tmp_path, model_args=given, overrides=ONCE)
     _assert_exports(load_weights(result.weights))
 
 

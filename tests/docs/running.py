@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from laplacianformer import cli, save_weights
 from tests.docs.helpers import Block, arguments_of, blocks, lines
 from tests.helpers import INPUT, picture, small_model
+from tests.model.helpers import ONE_STAGE
 from tests.sequences.helpers import text_folder
 from tests.training.helpers import image_folder, write_recipe
 
@@ -97,7 +99,7 @@ def words_of(block: Block) -> list[str]:
     return [" ".join(block.code.split())]
 
 
-def fill(folder: Path) -> None:
+def fill(folder: Path, model: nn.Module) -> None:
     """The files that the pages name: images, data sets and weights, all small."""
     for data in ("DIR", "cifar10"):
         image_folder(folder / data, classes=2, train=32, val=4, size=32)
@@ -108,13 +110,13 @@ def fill(folder: Path) -> None:
     (folder / "review.txt").write_text("Not my film.")
     for path in ("model.safetensors", "runs/digits/model.safetensors"):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        save_weights(folder / path, small_model(2), classes=("class0", "class1"), metadata={"input": json.dumps(INPUT)})
+        save_weights(folder / path, model, classes=("class0", "class1"), metadata={"input": json.dumps(INPUT)})
     write_recipe(folder / "mine.yaml", folder / "DIR")
 
 
 def run(page: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
     """Run a page in a folder; the namespace that its Python leaves behind."""
-    fill(folder)
+    fill(folder, small_model(2, **(ONE_STAGE if page.name == "deploy.md" else {})))  # which exports it
     monkeypatch.chdir(folder)
     namespace: dict[str, Any] = {}
     for block in blocks(page, "python", "bash"):

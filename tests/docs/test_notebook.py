@@ -11,8 +11,8 @@ import pytest
 from tests.docs.helpers import ROOT
 
 NOTEBOOK = ROOT / "examples" / "finetune.ipynb"
-# A third of the digits, which is enough to learn from.
-SMALL = {"FINETUNE_IMAGES": "600"}
+# A quarter of the digits, which is enough to learn from.
+SMALL = {"FINETUNE_IMAGES": "400"}
 LEAST = 80.0  # per cent, with that few; a new head alone has about 10
 
 

@@ -35,7 +35,7 @@ NOTHING = {"retinanet": {"score_thresh": 2.0}, "mask_rcnn": {"box_score_thresh":
 # Tracing takes most of the time: masked Laplacian attention is traced once, levels to crop from are traced without.
 ONE_STAGE = {key: value[:1] for key, value in helpers.BACKBONE.items() if isinstance(value, list)}
 BACKBONES = {
-    "retinanet": {**helpers.BACKBONE, **ONE_STAGE},
+    "retinanet": {**helpers.BACKBONE, **ONE_STAGE, "attention_args": {"grid": 3, "iterations": 2}},
     "mask_rcnn": {**helpers.BACKBONE, "attention": "no-mixing", "attention_args": {}},
 }
 SIZES = ((64, 64), (37, 53), (20, 130), (200, 150), (1, 40))

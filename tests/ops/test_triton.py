@@ -4,6 +4,7 @@ Triton decides at import whether kernels are interpreted, so the interpreted tes
 """
 
 import csv
+import fcntl
 import importlib
 import importlib.util
 import os
@@ -60,14 +61,19 @@ def missing_tools() -> str | None:
     return None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """The table of benchmarks/sass.py."""
+    """The table of benchmarks/sass.py, made once by all processes of pytest-xdist."""
     if (reason := missing_tools()) is not None:
         pytest.skip(reason)
-    folder = tmp_path_factory.mktemp("sass")
-    result = run(ROOT / "benchmarks" / "sass.py", "--quick", "--output", folder)
-    assert result.returncode == 0, result.stdout + result.stderr
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "sass"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "sass.csv").exists():
+            result = run(ROOT / "benchmarks" / "sass.py", "--quick", "--output", folder)
+            assert result.returncode == 0, result.stdout + result.stderr
     with (folder / "sass.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
