@@ -51,7 +51,9 @@ sys.addaudithook(note)
 RUN = """
 import sys
 from laplacianformer.cli import main
+from laplacianformer.inspect import _cost
 
+_cost.SIZES = _cost.SIZES[:1]  # info counts for seconds
 for line in sys.stdin.read().splitlines():
     main(line.split("\\t"))
 """
