@@ -22,7 +22,6 @@ NOT_RUN = {
     "python benchmarks/": "measures for minutes; tests/benchmarks runs each for a moment",
     "python docs/reproduction.py": "writes to the repository; tests/experiments/test_reproduction_page.py runs it",
     "'CFLAGS=": "builds with a sanitizer",
-    "CFLAGS=": "builds with a sanitizer",
     "LDFLAGS=": "builds with a sanitizer",
     "LAPLACIANFORMER_FUZZ=20000": "the tests themselves, for longer",
     "python -m pytest": "the tests themselves",
