@@ -1,7 +1,7 @@
 """The matrix products of linear layers by oneDNN, which PyTorch comes with and uses in compiled graphs.
 
-On AMD CPUs with AVX-512 it is about twice as fast as the library behind PyTorch's own products, MKL, which runs code
-for other instruction sets there. It computes in float32, too. PyTorch has no public name for these products.
+On AMD CPUs with AVX-512 it is faster than the library behind PyTorch's own products, MKL: docs/benchmarks.md says how
+much. It computes in float32, too. PyTorch has no public name for these products.
 """
 
 from functools import lru_cache
