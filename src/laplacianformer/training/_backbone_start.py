@@ -81,8 +81,9 @@ def with_conversion(given: dict[str, Any]) -> dict[str, Any]:
         return given
     path = Path(given["weights"])
     _, metadata = read_header(path)
-    if metadata.get("task") == "classification":
-        said = json_entry(path, metadata, CONVERTED) if CONVERTED in metadata else None
+    if metadata.get("task") == "classification":  # of another model than the backbone: refused where it is loaded
+        converted = CONVERTED in metadata and metadata.get("architecture") == given["backbone"]
+        said = json_entry(path, metadata, CONVERTED) if converted else None
     else:
         stated = json_entry(path, metadata, "model_args") if "model_args" in metadata else None
         of_backbone = stated.get("backbone_args") if isinstance(stated, dict) else None
