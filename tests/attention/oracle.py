@@ -76,8 +76,8 @@ def pool_map(x: Tensor, size: Size, cells: Size) -> Tensor:
     return F.adaptive_avg_pool2d(images, cells).flatten(2).transpose(1, 2).reshape(*x.shape[:2], -1, x.shape[-1])
 
 
-def head_normalised(x: Tensor, state: dict[str, Tensor], index: int) -> Tensor:
-    scale = state[f"head_norms.{index}.scale"]
+def head_normalised(x: Tensor, state: dict[str, Tensor], name: str) -> Tensor:
+    scale = state[f"qk_norm.{name}_scale"]
     return scale[:, None, None] * x / ((x**2).mean(-1, keepdim=True) + 1e-6).sqrt()
 
 
@@ -141,7 +141,7 @@ def evaluate(  # long: the whole definition, to be read in one piece
     tied: bool = False,
     relative_eps: float | None = None,
     normalised_values: bool = False,
-    normalised_qk: bool = False,
+    qk_norm: bool = False,
 ) -> Result:
     """out = proj(Z L + DWC(V)) for tokens x on a grid, from the parameters in `state`, at convergence of the solver."""
     dim, (height, width) = x.shape[-1], size
@@ -149,8 +149,8 @@ def evaluate(  # long: the whole definition, to be read in one piece
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (projected[0], *projected[-2:]))
     if tied:
         k = q
-    if normalised_qk:
-        q, k = (head_normalised(part, state, i) for part, i in ((q, 0), (k, 0 if tied else 1)))
+    if qk_norm:
+        q, k = (head_normalised(part, state, name) for part, name in ((q, "query"), (k, "query" if tied else "key")))
 
     if grid is not None:
         cells = (min(height, grid), min(width, grid))

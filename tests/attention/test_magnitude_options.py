@@ -1,12 +1,12 @@
-"""What the three options of `AblationAttention` for magnitudes are for: kernels of any size. test_laplacian.py compares
-them with their definitions."""
+"""What `qk_norm` and the options of `AblationAttention` for magnitudes are for: kernels of any size. test_laplacian.py
+compares them with their definitions."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from laplacianformer.attention import AblationAttention
+from laplacianformer.attention import AblationAttention, LaplacianAttention
 from laplacianformer.attention._factors import Factors
 
 from .oracle import build, tokens
@@ -80,13 +80,37 @@ def test_normalised_values_stay_of_the_order_of_the_values() -> None:
 def test_normalised_queries_and_keys_keep_the_kernel_in_its_range() -> None:
     """From nothing to exp(-2) at the start, whatever the projections are."""
     for distance in (1e-2, 1.0, 100.0):
-        c = factors(distance, normalised_qk=True).c
+        c = factors(distance, qk_norm=True).c
         assert c.min() >= 0.999 * torch.tensor(-2.0).exp()
         assert c.mean() < 0.9
     assert factors(100.0).c.max() < 1e-4
 
 
-@pytest.mark.parametrize("option", [{"relative_eps": 0.03}, {"normalised_values": True}, {"normalised_qk": True}])
+@pytest.mark.parametrize(("kernel", "least"), [("laplacian", -2.0), ("gaussian", -2.0), ("polynomial", 0.0)])
+def test_no_distance_is_above_twice_the_scale_at_the_start_in_the_norm_of_the_kernel(kernel: str, least: float) -> None:
+    """Reached by a query and the opposite key, whose entries are all of one size."""
+    layer = AblationAttention(16, 2, axes=1, kernel=kernel, rope=False, qk_norm=True).double()
+    with torch.no_grad():
+        layer.qkv.weight.zero_()
+        layer.qkv.bias[:16], layer.qkv.bias[16:32] = 7.0, -7.0
+    c = layer.factors(torch.randn(1, 4, 16, dtype=torch.float64), (4,)).c
+    torch.testing.assert_close(c, torch.full_like(c, least).exp() * (least != 0), rtol=1e-3, atol=1e-6)
+
+
+def test_the_fast_form_is_kept_and_padding_changes_nothing_there_either(calls: list[str]) -> None:
+    torch.manual_seed(0)
+    layer = LaplacianAttention(16, 2, axes=1, grid=3, qk_norm=True)
+    x = torch.randn(2, 12, 16)
+    padded, mask = torch.cat([x, torch.full((2, 5, 16), 9.0)], dim=1), (torch.arange(17) < 12).expand(2, -1)
+    for training in (True, False):
+        layer.train(training)
+        with torch.set_grad_enabled(training):
+            outs = layer(padded, (17,), mask)[:, :12], layer(x, (12,))
+        torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+    assert calls == ["trained", "trained", "evaluated", "evaluated"]
+
+
+@pytest.mark.parametrize("option", [{"relative_eps": 0.03}, {"normalised_values": True}, {"qk_norm": True}])
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_padding_changes_nothing(option: dict[str, Any], training: bool) -> None:
     """A mask that leaves the first rows of a larger grid is the smaller grid."""
@@ -122,7 +146,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
         AblationAttention(16, 2, **options)
 
 
-@pytest.mark.parametrize("options", [{"relative_eps": 0.03}, {"normalised_values": True}, {"normalised_qk": True}])
+@pytest.mark.parametrize("options", [{"relative_eps": 0.03}, {"normalised_values": True}, {"qk_norm": True}])
 def test_weights_of_other_magnitudes_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(RuntimeError, match=r"instead of|Unexpected key"):
         build(grid=3).load_state_dict(build(grid=3, **options).state_dict())

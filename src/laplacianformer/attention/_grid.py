@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from laplacianformer import ops
 from laplacianformer.attention._linear import linear
+from laplacianformer.attention._qk_norm import QueryKeyNorm
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.attention._state import SettingsInState
 from laplacianformer.attention._volumes import convolve_volume
@@ -70,6 +71,7 @@ class GridAttention(SettingsInState):
                 f"rope needs a head width divisible by {multiple}{least}, got {self.head_dim}: pass rope=False"
             )
         self.rope, self.tied = rope, tied
+        self.qk_norm: QueryKeyNorm | None = None  # for mixers that have it
 
         self.qkv = nn.Linear(dim, (2 if tied else 3) * dim, bias=qkv_bias)
         self.dwc = CONVOLUTIONS[axes](dim, dim, 3, padding=1, groups=dim)
@@ -125,7 +127,8 @@ class GridAttention(SettingsInState):
         # Not by index: the gradient would be padded with zeros three times. Before the transpose: the gradients are
         # then put together in the order of the projection, in one copy.
         q_bhnd, *rest = (part.transpose(1, 2) for part in parts.unbind(2))
-        return (q_bhnd, q_bhnd, *rest) if self.tied else (q_bhnd, *rest)
+        k_bhnd, v_bhnd = (q_bhnd, *rest) if self.tied else rest
+        return (q_bhnd, k_bhnd, v_bhnd) if self.qk_norm is None else (*self.qk_norm(q_bhnd, k_bhnd), v_bhnd)
 
     def checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
         """The mask of these tokens, or None if all of them count; on a GPU that is not asked, as it would wait."""

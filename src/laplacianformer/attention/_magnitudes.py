@@ -1,8 +1,7 @@
-"""Three ways to keep magnitudes where they are, whatever the size of the kernel: options of `AblationAttention`.
+"""Two ways to keep magnitudes where they are, whatever the size of the kernel: options of `AblationAttention`.
 
     D_j = 1 / sqrt(var_j + r ms_j)          ms_j = mean over queries of C_j^2: the whitening of c C is that of C
     L   = inv(W) diag(W 1 / B 1) B V        means of V by the keys of a landmark: equal values stay as they are
-    q   = s_q q / rms(q), k = s_k k / rms(k)    per head; |q - k|_1 <= d (s_q + s_k)
 
 Averages of var_j + r ms_j are averages of both, so a running one needs no buffer beside that of the variance.
 
@@ -10,7 +9,7 @@ Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from laplacianformer.ops._token_mask import TokenMask
 
@@ -38,21 +37,3 @@ def normalised_sums(summed_bhme: Tensor, w_bhmm: Tensor, eps: float) -> Tensor:
     """diag((W + eps I) 1 / B 1) B V from B [V, 1] and W: constant values are solved for exactly."""
     summed_bhmd, weight_bhm1 = summed_bhme.split([summed_bhme.shape[-1] - 1, 1], dim=-1)
     return (w_bhmm.sum(-1, keepdim=True) + eps) * (summed_bhmd / weight_bhm1.clamp(min=SMALLEST))
-
-
-class HeadNorm(nn.Module):
-    """s x / rms(x) for each token and head, with a learned s per head.
-
-    Args:
-        num_heads: heads.
-        start: of s. With lambda / d for queries and keys, the largest distance is 2 lambda, and k at least exp(-2).
-    """
-
-    def __init__(self, num_heads: int, start: float) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.full((num_heads,), start))
-
-    def forward(self, x_bhnd: Tensor) -> Tensor:
-        wide = x_bhnd.double() if x_bhnd.dtype == torch.float64 else x_bhnd.float()
-        normed = wide * (wide.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-        return (self.scale[:, None, None] * normed).to(x_bhnd.dtype)

@@ -18,7 +18,6 @@ _DEFAULTS = {
     "tied": False,
     "relative_eps": None,
     "normalised_values": False,
-    "normalised_qk": False,
 }
 
 

@@ -5,6 +5,7 @@ C and W are stored, whatever the parts are; `LaplacianAttention` computes the de
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -15,7 +16,8 @@ from laplacianformer.attention._factors import Decomposition
 from laplacianformer.attention._grid import CONVOLUTIONS, check_count, in_float32
 from laplacianformer.attention._kernels import KERNELS, kernel_matrix, kernel_product
 from laplacianformer.attention._landmarks import Grid
-from laplacianformer.attention._magnitudes import SMALLEST, HeadNorm, mean_square, normalised_sums, with_ones
+from laplacianformer.attention._magnitudes import SMALLEST, mean_square, normalised_sums, with_ones
+from laplacianformer.attention._qk_norm import QueryKeyNorm
 from laplacianformer.attention._whitening import Kind
 from laplacianformer.attention.laplacian import LaplacianAttention
 from laplacianformer.ops import _check as check
@@ -66,8 +68,8 @@ class AblationAttention(LaplacianAttention):
         relative_eps: of the whitening, times the mean square of a column over the queries, in place of 1e-5: no cap on
             the factor of a layer whose kernel is small. Needs whitening="running".
         normalised_values: L = inv(W) diag(W 1 / B 1) B V in place of (m/N) inv(W) B V, for a kernel that is positive.
-        normalised_qk: queries and keys divided by their root mean square, times a learned scale per head.
-        **others: axes, prefix, scale, iterations, eps, gain, rope, qkv_bias, proj_drop; see `LaplacianAttention`.
+        **others: axes, prefix, scale, iterations, eps, gain, qk_norm, rope, qkv_bias, proj_drop; see
+            `LaplacianAttention`.
     """
 
     def __init__(
@@ -87,7 +89,6 @@ class AblationAttention(LaplacianAttention):
         tied: bool = False,
         relative_eps: float | None = None,
         normalised_values: bool = False,
-        normalised_qk: bool = False,
         **others: Any,
     ) -> None:
         name = type(self).__name__
@@ -110,13 +111,13 @@ class AblationAttention(LaplacianAttention):
             self.tied, self.qkv = True, nn.Linear(dim, 2 * dim, bias=self.qkv.bias is not None)
         self.landmark_filter = _identity_filter(dim, self.axes) if landmarks == "conv" else None
         self.relative_eps, self.normalised_values = relative_eps, normalised_values
-        self.head_norms = self._head_norms() if normalised_qk else None
+        if self.qk_norm is not None:
+            self.qk_norm = QueryKeyNorm(num_heads, self._qk_start(), tied)
         self._check_magnitudes(whitening)
 
-    def _head_norms(self) -> nn.ModuleList:
-        """Of queries and keys; one for both where they are the same."""
-        start = self.scale / self.head_dim
-        return nn.ModuleList(HeadNorm(self.num_heads, start) for _ in range(1 if self.tied else 2))
+    def _qk_start(self) -> float:
+        """Of the scales of queries and keys: no distance above 2 lambda, in the norm of the kernel."""
+        return self.scale / (self.head_dim if self.kernel_name == "laplacian" else math.sqrt(self.head_dim))
 
     def _check_magnitudes(self, whitening: str | None) -> None:
         name = type(self).__name__
@@ -143,13 +144,6 @@ class AblationAttention(LaplacianAttention):
             numbers["whitening_eps"] = f"{self.relative_eps} of the mean square"
         solver = f"{self.solver}, normalised values" if self.normalised_values else self.solver
         return {**numbers, "gram": self.gram, "solver": solver}
-
-    def project(self, x: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-        q_bhnd, k_bhnd, v_bhnd = super().project(x, size)
-        if self.head_norms is None:
-            return q_bhnd, k_bhnd, v_bhnd
-        q_bhnd = self.head_norms[0](q_bhnd)
-        return q_bhnd, q_bhnd if self.tied else self.head_norms[1](k_bhnd), v_bhnd
 
     def mix(self, q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
         laid_out = self.lay_out(mask, size)

@@ -3,8 +3,7 @@
     C = k(Q, Km)   B = k(Km, K)   W = k(Km, Km) + eps I   L = (m/N) inv(W) (B V)
     Z = (1 + gain (C - rowmean(C)) D) / m                  out = Z L + DWC(V)
 
-`ops.laplacian_attention` computes Z L; this layer adds projections, positions, the running whitening statistics and
-the local convolution.
+`ops.laplacian_attention` computes Z L; this layer adds projections, positions, running statistics and the convolution.
 
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from laplacianformer import ops
 from laplacianformer.attention._factors import Decomposition, Factors, decomposition, factors_of
 from laplacianformer.attention._landmarks import Grid, LandmarkAttention
+from laplacianformer.attention._qk_norm import QueryKeyNorm
 from laplacianformer.attention._removed import name_replacements
 from laplacianformer.attention._rope import cell_rotation
 from laplacianformer.attention._whitening import Kind, Whitening
@@ -45,8 +45,8 @@ class LaplacianAttention(LandmarkAttention):
         gain: weight of the whitened part. "auto": sqrt(m), the root of the number of landmarks, with which the part of
             the output that depends on the query is about as large as the values. "learned": one parameter per head,
             starting at the root of the number of cells of `grid`.
-        rope: rotate queries and keys by their position on the grid (needs an even head width, one divisible by 4 for
-            images).
+        qk_norm: queries and keys of one length, times a learned scale per head: kernels keep their size in training.
+        rope: rotate queries and keys by their position on the grid; it needs a head width that `GridAttention` names.
         qkv_bias: bias of the projections of queries, keys and values.
         proj_drop: dropout after the output projection.
     """
@@ -70,6 +70,7 @@ class LaplacianAttention(LandmarkAttention):
         eps: float = 1e-2,
         whitening: Kind | None = "running",
         gain: float | Literal["auto", "learned"] = "auto",
+        qk_norm: bool = False,
         rope: bool = True,
         qkv_bias: bool = True,
         proj_drop: float = 0.0,
@@ -82,6 +83,7 @@ class LaplacianAttention(LandmarkAttention):
         check.choice(name, ("running", "synced", None), whitening=whitening)
         self.scale, self.iterations, self.eps = float(scale), iterations, float(eps)
         self.whitening = Whitening(whitening, num_heads, self.grid, prefix)
+        self.qk_norm = QueryKeyNorm(num_heads, self.scale / self.head_dim) if qk_norm else None
         self.gain: nn.Parameter | float | Literal["auto"] = "auto"
         if gain == "learned":
             self.gain = nn.Parameter(torch.full((num_heads,), math.sqrt(math.prod(self.grid))))

@@ -15,7 +15,7 @@ CLAIM: str = (
 )
 RELATIVE: dict[str, object] = {"relative_eps": 1e-4}
 VALUES: dict[str, object] = {"normalised_values": "true"}
-QUERIES_AND_KEYS: dict[str, object] = {"normalised_qk": "true"}
+QUERIES_AND_KEYS: dict[str, object] = {"qk_norm": "true"}
 CHOICES = {
     "default": DEFAULT,
     "relative eps": with_arguments(**RELATIVE),
