@@ -19,6 +19,8 @@ STYLES: list[dict[str, Any]] = [
     {"color": "#000000", "marker": "<", "linestyle": (0, (7, 2))},
     {"color": "#888888", "marker": ">", "linestyle": (0, (4, 2, 1, 2))},
     {"color": "#BBBBBB", "marker": "*", "linestyle": (0, (2, 2))},
+    {"color": "#7B3294", "marker": "h", "linestyle": (0, (6, 1, 1, 1))},
+    {"color": "#8C510A", "marker": "d", "linestyle": (0, (3, 3))},
 ]
 
 

@@ -11,10 +11,13 @@ from laplacianformer.experiments.sweep import Training
 OURS = "laplacian"
 # As in the experiment kernel-convergence: the mean of the values, because blocks here normalise before the attention.
 AVERAGED = "{averaged: true}"
+NORMALISED = "{qk_norm: true}"
 # Name of the token mixer, and its arguments. The gain is the default one, the root of the number of landmarks.
 MIXERS: dict[str, tuple[str, str]] = {
-    OURS: ("laplacian", "{}"),
-    "gaussian": ("ablation", "{kernel: gaussian}"),
+    OURS: ("laplacian", NORMALISED),  # as in the recipes
+    "laplacian, plain": ("laplacian", "{}"),
+    "gaussian": ("ablation", "{kernel: gaussian, qk_norm: true}"),
+    "gaussian, plain": ("ablation", "{kernel: gaussian}"),
     "softmax": ("softmax", "{}"),
     "nystromformer": ("nystromformer", "{}"),
     "skyformer": ("skyformer", AVERAGED),
