@@ -65,6 +65,16 @@ def test_tokens_matter_to_each_other() -> None:
     assert not torch.allclose(model(x)[0, 0], model(changed)[0, 0], atol=1e-5)
 
 
+def test_kernels_are_neither_nothing_nor_one_at_the_start() -> None:
+    """Without the norm of queries and keys they are about exp(-25) with heads of 64 channels."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 200, 512)
+    for options, low, high in (({}, 0.1, 0.9), ({"qk_norm": False}, 0.0, 1e-3)):
+        layer = nn.TransformerEncoderLayer(512, 8, batch_first=True)
+        attention = replace_attention(layer, **options).self_attn.attention
+        assert low < attention.factors(x, (200,)).c.mean() < high
+
+
 def test_one_sequence_without_a_batch() -> None:
     layer = replace_attention(nn.MultiheadAttention(DIM, HEADS)).eval()
     assert isinstance(layer, LaplacianSelfAttention)

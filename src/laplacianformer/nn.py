@@ -21,7 +21,8 @@ class LaplacianSelfAttention(nn.Module):
         embed_dim: channels.
         num_heads: heads.
         batch_first: whether inputs are (B, N, embed_dim), as `nn.MultiheadAttention` has it, or (N, B, embed_dim).
-        **options: of `LaplacianAttention`; rope is off unless given, for such models have positions of their own.
+        **options: of `LaplacianAttention`. Unless given, rope is off, for such models have positions of their own, and
+            qk_norm is on: torch's projections are so large at the start that the kernel would be 0 to the machine.
     """
 
     # What `nn.TransformerEncoderLayer` looks at before it takes a path of its own around the attention.
@@ -31,7 +32,7 @@ class LaplacianSelfAttention(nn.Module):
     def __init__(self, embed_dim: int, num_heads: int, *, batch_first: bool = False, **options: Any) -> None:
         super().__init__()
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
-        self.attention = LaplacianAttention(embed_dim, num_heads, axes=1, **{"rope": False, **options})
+        self.attention = LaplacianAttention(embed_dim, num_heads, axes=1, **{"rope": False, "qk_norm": True, **options})
 
     def forward(
         self,
