@@ -74,7 +74,8 @@ class GridAttention(SettingsInState):
         self.qk_norm: QueryKeyNorm | None = None  # for mixers that have it
 
         self.qkv = nn.Linear(dim, (2 if tied else 3) * dim, bias=qkv_bias)
-        self.dwc = CONVOLUTIONS[axes](dim, dim, 3, padding=1, groups=dim)
+        # Probes, in which attention alone mixes tokens, have none.
+        self.dwc: Any = CONVOLUTIONS[axes](dim, dim, 3, padding=1, groups=dim)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
 
@@ -149,6 +150,8 @@ class GridAttention(SettingsInState):
     def local(self, v_bhnd: Tensor, size: Size) -> Tensor:
         """The local branch: a depth-wise convolution of the values on the grid, (B, N, dim); zeros before the grid."""
         tokens_bnc = v_bhnd.transpose(1, 2).flatten(2)
+        if self.dwc is None:
+            return torch.zeros_like(tokens_bnc)
         convolved = self.on_grid(self.dwc, tokens_bnc[:, self.prefix :], size)
         if not self.prefix:
             return convolved

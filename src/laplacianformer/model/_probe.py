@@ -61,7 +61,7 @@ class Probe(LaplacianFormer):
         stage: Any = self.stages[0]
         stage.embedding = _Patches(self.in_chans, embed_dim, patch_size, (height // patch_size, width // patch_size))
         for block in stage.blocks:
-            block.attention.dwc = _Nothing()
+            block.attention.dwc = None
 
     def no_weight_decay(self) -> set[str]:
         return {_POSITION}
@@ -83,10 +83,3 @@ class _Patches(nn.Module):
         if x.shape[2:] != (height, width):
             raise ValueError(f"expected images of {height} x {width} pixels, got {x.shape[2]} x {x.shape[3]}")
         return self.proj(x).flatten(2).mT + self.position, self.size
-
-
-class _Nothing(nn.Module):
-    """In place of the convolution beside the attention."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)

@@ -29,6 +29,7 @@ class SequenceEncoder(nn.Module):
         attention: a name of `ATTENTIONS`, or a control: "none" mixes no tokens at all, "mean" gives every token the
             mean of all, "local" is the convolution that all mixers have beside their attention, alone.
         attention_args: passed on to the token mixer, e.g. {"gain": 8.0}.
+        local: whether token mixers have their convolution; without it, attention alone mixes tokens.
         landmarks: landmarks or random features of the mixer, where it has either; None for its own default.
         dim: width.
         depth: layers.
@@ -46,6 +47,7 @@ class SequenceEncoder(nn.Module):
         pairs: bool = False,
         attention: str = "laplacian",
         attention_args: Mapping[str, Any] | None = None,
+        local: bool = True,
         landmarks: int | None = 128,
         dim: int = 64,
         depth: int = 2,
@@ -65,6 +67,9 @@ class SequenceEncoder(nn.Module):
         self.layers = nn.ModuleList(
             _Layer(_mixer(attention, dim, num_heads, landmarks, options), dim, mlp_dim, dropout) for _ in range(depth)
         )
+        for layer in self.layers:
+            if not local and isinstance(layer.attention, GridAttention):
+                layer.attention.dwc = None
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Sequential(
             nn.Linear(4 * dim if pairs else dim, mlp_dim), nn.ReLU(), nn.Linear(mlp_dim, num_classes)
@@ -109,8 +114,8 @@ class SequenceEncoder(nn.Module):
 
 
 _ARGUMENTS = (
-    *("vocabulary", "length", "num_classes", "pairs", "attention", "attention_args", "landmarks"),
-    *("dim", "depth", "num_heads", "mlp_dim", "dropout"),
+    *("vocabulary", "length", "num_classes", "pairs", "attention", "attention_args", "local"),
+    *("landmarks", "dim", "depth", "num_heads", "mlp_dim", "dropout"),
 )
 
 

@@ -29,6 +29,7 @@ class Encoder:
 
     attention: str = "laplacian"  # a token mixer, or a control: none, mean, local
     attention_args: ModelArguments = Field(default_factory=dict)  # of the token mixer, such as gain
+    local: bool = True  # the convolution beside the attention; without it, attention alone mixes tokens
     landmarks: Width | None = 128  # or random features, where the token mixer has either
     dim: Width = 64
     depth: Depth = 2
@@ -88,8 +89,9 @@ class SequenceRecipe:
         if not isinstance(encoder, dict) or not isinstance(encoder.get("weights"), str):
             return
         arguments = load_encoder(encoder["weights"]).model.arguments
-        for key in ("attention", "attention_args", "landmarks", "dim", "depth", "num_heads", "mlp_dim", "dropout"):
-            encoder.setdefault(key, arguments[key])
+        for key in Encoder.__annotations__:
+            if key != "weights":
+                encoder.setdefault(key, arguments[key])
 
     @model_validator(mode="after")
     def _fits_together(self) -> "SequenceRecipe":
