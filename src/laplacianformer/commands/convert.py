@@ -60,7 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoints of the run, if any")
     parser.add_argument(
-        "overrides", nargs="*", metavar="section.key=value", help="changes to the recipe, for example distil.epochs=3"
+        "overrides",
+        nargs="*",
+        default=[],  # or argparse says that they are required where MODEL is missing
+        metavar="section.key=value",
+        help="changes to the recipe, for example distil.epochs=3",
     )
     options.collect_rest(parser, "overrides")
 
