@@ -41,7 +41,7 @@ class Painter:
         return Painted(image, found, fractions(found, self.loaded.labels))
 
     def paint_upload(self, path: Path) -> Painted:
-        """The same for a file of somebody else."""
+        """The same for somebody else's file."""
         check_upload(path)
         return self.paint(path)
 
