@@ -90,6 +90,8 @@ def test_there_may_be_nothing_to_resume_and_a_finished_run_is_not_overwritten(
         (["vit_of_nobody"], "no model 'vit_of_nobody': expected a name of timm, or a weights file of this package"),
         (["gone.safetensors"], "gone.safetensors is not there: expected a weights file (.safetensors)"),
         (["teacher.safetensors", "--output", "out.pt"], "expected a file name that ends with .safetensors, got out.pt"),
+        (["teacher.safetensors", "--output", "./teacher.safetensors"], "teacher.safetensors is what is converted"),
+        (["vit_tiny_patch16_224", "--weights", "link.safetensors", "--output", "teacher.safetensors"], "is converted"),
         (["teacher.safetensors", "--output", "full.safetensors"], "can't write full.safetensors: it is a folder"),
         (["teacher.safetensors", "--output", "classes.json/out.safetensors"], "classes.json: Not a directory"),
         (["teacher.safetensors", "--data", "gone"], "there is no gone: give --data a folder that exists"),
@@ -107,6 +109,7 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
     here: Path, capsys: pytest.CaptureFixture[str], given: list[str], reason: str
 ) -> None:
     Path("full.safetensors").mkdir()
+    Path("link.safetensors").symlink_to("teacher.safetensors")
     before = files(here)
     if given[0].startswith("vit_tiny"):
         given = [*given, f"teacher.args={json.dumps(arguments())}", f"data.size={SIDE}"]
