@@ -149,7 +149,7 @@ def test_the_long_range_recipes_have_the_published_budget(task: str) -> None:
     assert round(optimise.warmup_epochs * steps) == warmup
     assert 45_000 < steps * optimise.epochs <= 50_000
     assert (recipe.encoder.landmarks, recipe.encoder.dropout, recipe.encoder.depth) == (128, 0.1, 2)
-    assert recipe.encoder.attention_args == {}  # the gain is sqrt(m)
+    assert recipe.encoder.attention_args == {"qk_norm": True}  # and the gain is sqrt(m)
     assert SequenceEncoder(257, length, 2, attention_args=recipe.encoder.attention_args)
 
 
