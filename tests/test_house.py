@@ -75,9 +75,14 @@ def test_imports_follow_the_arrows() -> None:
     fail_on(offences)
 
 
+def code() -> list[Path]:
+    """Every file of Python and C++."""
+    folders = ("src", "csrc", "tests", "benchmarks", "examples", "docs", "setup.py")
+    return files(*folders, suffixes=(".py", ".cpp", ".h"))
+
+
 def test_no_file_is_longer_than_300_lines() -> None:
-    code = files("src", "csrc", "tests", "benchmarks", "examples", suffixes=(".py", ".cpp", ".h"))
-    long = [Offence(path, len(lines(path)), f"{len(lines(path))} lines") for path in code if len(lines(path)) > 300]
+    long = [Offence(path, len(lines(path)), f"{len(lines(path))} lines") for path in code() if len(lines(path)) > 300]
     fail_on(long)
 
 
@@ -96,7 +101,7 @@ def test_the_product_can_be_read_in_one_sitting() -> None:
 def test_no_function_is_longer_than_50_lines_without_a_reason() -> None:
     """The reason is a comment `long: ...` on the first line of the function or on the line above."""
     offences = []
-    for path in files("src", "csrc", "tests", "benchmarks", "examples", suffixes=(".py", ".cpp", ".h")):
+    for path in code():
         functions = python_functions if path.suffix == ".py" else cpp_functions
         for line, length, name in functions(path):
             near = lines(path)[max(line - 2, 0) : line]

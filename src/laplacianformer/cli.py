@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not is_out_of_memory(error):
             raise
         said = (
-            f"the memory is not enough ({one_line(str(error)) or 'no reason given'}): give it fewer or smaller inputs"
+            f"there is not enough memory ({one_line(str(error)) or 'no reason given'}): give it fewer or smaller inputs"
         )
         parser.exit(2, f"laplacianformer {parsed.command}: {printable(said)}\n")
     except KeyboardInterrupt:

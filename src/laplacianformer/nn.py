@@ -21,8 +21,8 @@ class LaplacianSelfAttention(nn.Module):
         embed_dim: channels.
         num_heads: heads.
         batch_first: whether inputs are (B, N, embed_dim), as `nn.MultiheadAttention` has it, or (N, B, embed_dim).
-        **options: of `LaplacianAttention`. Unless given, rope is off, for such models have positions of their own, and
-            qk_norm is on: torch's projections are so large at the start that the kernel would be 0 to the machine.
+        **options: of `LaplacianAttention`. Unless given, rope is off, because such models have positions of their own,
+            and qk_norm is on: torch's projections are so large at the start that the kernel would be nearly 0.
     """
 
     # What `nn.TransformerEncoderLayer` looks at before it takes a path of its own around the attention.

@@ -16,8 +16,6 @@ from laplacianformer.classification import _task as classification
 from laplacianformer.classification._evaluation import evaluate, open_batches
 from laplacianformer.classification._recipe import load_recipe
 from laplacianformer.classification._task import COLUMNS
-from laplacianformer.cli import main
-from laplacianformer.commands.train import data_overrides
 from laplacianformer.training import _checkpoint as checkpoint
 from laplacianformer.weights import load_weights
 from tests.training import helpers
@@ -142,18 +140,6 @@ def test_a_run_is_not_resumed_on_other_data(
         classification.train(recipe, folder / "run", resume=True)
 
 
-def test_a_folder_that_can_not_be_written_is_reported_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    for output, reason in ((tmp_path / "file" / "run", "Not a directory"), (Path("/proc/run"), "")):
-        with pytest.raises(SystemExit) as stop:
-            main(["train", "--recipe", "cifar10", "--data", "/nowhere", "--output", str(output)])
-        assert stop.value.code == 2
-        assert capsys.readouterr().err.startswith(f"laplacianformer train: can't write {output}: {reason}")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path)
     (tmp_path / "run").mkdir()
@@ -187,57 +173,3 @@ def test_a_full_disk_leaves_what_was_there_and_ends_in_one_line(tmp_path: Path) 
     assert "\n" not in str(error.value)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.csv"]
     assert len(helpers.rows(tmp_path / "run")) == 1
-
-
-WRONG = {
-    "recipe": (["--recipe", "nothing"], "no recipe 'nothing'"),
-    "key": (["--recipe", "digits", "optimise.epoch=1"], "did you mean 'epochs'"),
-    "folder": (["--recipe", "cifar10", "--data", "/nowhere"], "there is no /nowhere"),
-    "no folder": (["--recipe", "cifar10"], "give --data DIR"),
-    "model": (["--recipe", "digits", "model.name=laplacianformer_minute"], "can't create model.name"),
-    "argument": (["--recipe", "digits", "model.args.attention=magic"], "attention must be one of"),
-    "optimiser": (["--recipe", "digits", "optimise.optimiser=magic"], "can't create optimise.optimiser=magic"),
-    "option": (["--recipe", "digits", "--epochs", "3"], "unknown argument --epochs: see laplacianformer train --help"),
-    "override": (["--recipe", "digits", "epochs"], "override 'epochs': expected section.key=value"),
-    "deviation": (
-        ["--recipe", "digits", "data.std=[0, 0, 0]"],
-        "data.std.0: input should be greater than or equal to 0.000001, got 0",
-    ),
-    "batch": (["--recipe", "digits", "optimise.batch_size=5000"], "is more than the 1437 training samples"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_ends_with_one_line_and_code_2_and_writes_nothing(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments, message = WRONG[what]
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--output", str(tmp_path / "run"), *arguments])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_reader_can_be_named_with_the_folder(tmp_path: Path) -> None:
-    assert data_overrides(None) == []
-    assert load_recipe("cifar10", data_overrides("idx:some/folder")).data.reader == "idx"
-    assert load_recipe("cifar10", data_overrides("hfds/imagenet-1k:")).data.root is None
-    assert load_recipe("cifar10", data_overrides("digits")).data.reader == "digits"
-    odd = tmp_path / "a: b"
-    odd.mkdir()
-    assert load_recipe("cifar10", data_overrides(str(odd))).data.root == str(odd)
-
-
-def test_overrides_may_stand_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {}
-    monkeypatch.setattr(
-        classification, "train", lambda recipe, output, **options: given.update(recipe=recipe, output=output)
-    )
-    output = ["--out", str(tmp_path)]
-    main(["train", "optimise.lr=1", "--recipe", "digits", "optimise.epochs=3", *output, "run.seed=5", "optimise.lr=2"])
-    recipe = given["recipe"]
-    assert (recipe.optimise.epochs, recipe.run.seed, recipe.optimise.lr) == (3, 5, 2), "the last one counts"
-    assert given["output"] == tmp_path

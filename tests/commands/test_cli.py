@@ -67,7 +67,7 @@ def test_too_little_memory_is_one_line(command, error, monkeypatch, capsys):
     monkeypatch.setattr(COMMANDS[command], "run", run)
     assert code_of([command, *(["a.png"] if command != "eval" else ["--data", "x"])]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"laplacianformer {command}: the memory is not enough (")
+    assert said.startswith(f"laplacianformer {command}: there is not enough memory (")
     assert said.count("\n") == 1
 
 

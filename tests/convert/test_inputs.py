@@ -1,7 +1,6 @@
 """What a conversion is given: a model that its file could not describe, images in a tensor, overrides; what does not
 fit is refused in one line, and the file says what was done."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ import timm
 import torch
 
 from laplacianformer import InputError, load_weights
-from laplacianformer.cli import main
 from laplacianformer.convert import convert, load_recipe, train
 from laplacianformer.convert._convert import _adapted, _loaders
 from laplacianformer.convert._teacher import stated_input
@@ -117,21 +115,6 @@ def test_images_that_the_teacher_can_not_take_are_refused(
 ) -> None:
     args = {**arguments(family), **built}
     refused(tmp_path, reason, teacher(family, **built), given, family=family, model_args=args)
-
-
-def test_the_command_refuses_images_that_the_teacher_can_not_take(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    torch.save(teacher().state_dict(), tmp_path / "teacher.pth")
-    helpers.image_folder(tmp_path / "data", size=36)
-    given = ["convert", "vit_tiny_patch16_224", "--weights", str(tmp_path / "teacher.pth"), "--data"]
-    args = f"teacher.args={json.dumps({**arguments(), 'dynamic_img_size': True})}"
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [*given, str(tmp_path / "data"), "--output", str(tmp_path / "o.safetensors"), args, *QUICK, "data.size=36"]
-        )
-    assert ended.value.code == 2
-    assert "can't take images of 3 x 36 x 36" in capsys.readouterr().err
 
 
 def test_a_tag_that_timm_does_not_know_is_refused() -> None:

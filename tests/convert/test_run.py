@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from laplacianformer import load_weights, save_weights
 from laplacianformer._util.errors import InputError
 from laplacianformer.classification import predict
-from laplacianformer.cli import main
 from laplacianformer.convert import Teacher, convert, load_recipe, train
 from laplacianformer.convert._run import start_layers
 from laplacianformer.convert._teacher import load_teacher, read_classes
@@ -34,7 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A teacher in a file, the names of its outputs, and images."""
     folder = tmp_path_factory.mktemp("convert")
     save_file(teacher().state_dict(), folder / "teacher.safetensors")
-    torch.save({"state_dict": teacher().state_dict()}, folder / "teacher.pth")
     (folder / "classes.json").write_text(json.dumps({name: number for number, name in enumerate(CLASSES)}))
     for number in range(30):
         path = folder / "data" / ("val" if number < 6 else "train") / f"class{number % 3}" / f"{number}.png"
@@ -238,44 +236,6 @@ def test_names_of_outputs_that_do_not_fit_are_refused(tmp_path: Path, text: str)
     (tmp_path / "classes.json").write_text(text)
     with pytest.raises(InputError, match=r"classes\.json"):
         read_classes(tmp_path / "classes.json", 2)
-
-
-def test_the_command_converts(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(
-        [
-            *("convert", "vit_tiny_patch16_224", "--weights", str(folder / "teacher.pth"), "--layers", "0-1"),
-            *("--classes", str(folder / "classes.json"), "--data", str(folder / "data"), "--output", "out.safetensors"),
-            *(f"teacher.args={json.dumps(arguments())}", f"data.size={SIDE}", *QUICK),
-        ]
-    )
-    assert "Converted layers" in capsys.readouterr().out
-    loaded = load_weights(Path("out.safetensors"))
-    assert json.loads(loaded.metadata["converted"])["layers"] == ["blocks.0.attn", "blocks.1.attn"]
-    assert loaded.input["mean"] == [0.5] * 3, "as timm says about this model"
-    with pytest.raises(SystemExit):
-        main(["export", "--weights", "out.safetensors", "--format", "hf", "folder"])
-    assert "converted model" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--output", "out.pt"], "ends with .safetensors"),
-        (["--output", "out.safetensors", "--layers", "1-x"], "numbers and ranges"),
-        (["--output", "out.safetensors"], "no model 'vit_of_nobody'"),
-    ],
-)
-def test_the_command_refuses_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
-) -> None:
-    given = [str(tmp_path / text) if text.startswith("out.") else text for text in arguments]
-    with pytest.raises(SystemExit) as ended:
-        main(["convert", "vit_of_nobody", "--data", str(tmp_path), *given])
-    assert ended.value.code == 2
-    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
 """README.md, docs/ and CONTRIBUTING.md agree with the repository: links, commands, make targets, tests by name."""
 
+import inspect
 import os
 import re
 from pathlib import Path
 
+from laplacianformer import LaplacianAttention
 from tests.docs.helpers import LANGUAGES, PAGES, README, ROOT, blocks, commands, links, name, parse, prose, shell_lines
 
 GENERATED = ROOT / "docs" / "reproduction.md"
@@ -108,3 +110,14 @@ def test_every_page_can_be_reached_from_the_index():
                 seen.add(target)
                 queue.append(target)
     assert not {name(page) for page in set(PAGES) - seen - {README}}
+
+
+def test_the_table_of_the_attention_layer_has_its_options_with_their_defaults():
+    text = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"^\| `(\w+)` \| `?([^|`]+?)`? \|", text, re.MULTILINE))
+    options = {
+        option: (f'"{value}"' if isinstance(value, str) else f"{value:g}" if type(value) is float else str(value))
+        for option, parameter in inspect.signature(LaplacianAttention).parameters.items()
+        if (value := parameter.default) is not parameter.empty
+    }
+    assert {option: stated.get(option) for option in options} == options

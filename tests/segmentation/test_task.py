@@ -134,7 +134,7 @@ def test_the_schedule_is_a_power_of_a_line() -> None:
     [
         ("augment.scale=[2.0, 0.5]", r"augment\.scale must be the smaller factor first"),
         ("data.window_stride=8", r"data\.window_stride is the step of data\.window"),
-        ("data.labels={classes: [a, a]}", r"the name 'a' is there twice"),
+        ("data.labels={classes: [a, a]}", r"the name 'a' appears twice"),
         ("segmenter.name=unet", r"segmenter\.name"),
         ("run.strategy=fsdp", "segmenters train with ddp"),
     ],

@@ -13,7 +13,6 @@ import torch
 from laplacianformer import classification, detection, sequences
 from laplacianformer.classification._batches import open_loaders
 from laplacianformer.classification._task import ClassificationTask
-from laplacianformer.cli import main
 from laplacianformer.training import Loop, Session, Table
 from laplacianformer.training._session import create_engine
 from laplacianformer.weights import load_weights
@@ -86,14 +85,6 @@ def test_a_report_hears_of_the_end_when_an_error_ends_the_run(tmp_path: Path, mo
     with pytest.raises(KeyboardInterrupt):
         classification.train(helpers.tiny(tmp_path), tmp_path / "run", report=report)
     assert [call[0] for call in report.calls] == ["start", "stop"]
-
-
-def test_the_command_prints_rows_and_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    helpers.tiny(tmp_path, optimise={"epochs": 2})
-    main(["train", "--recipe", str(tmp_path / "recipe.yaml"), "--output", str(tmp_path / "run")])
-    printed = capsys.readouterr().out
-    for part in ("epoch 1 of 2: loss ", "epoch 2 of 2: loss ", "8/8", "best of all evaluations", "weights (averaged)"):
-        assert part in printed
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])

@@ -149,7 +149,7 @@ def test_the_long_range_recipes_have_the_published_budget(task: str) -> None:
     assert round(optimise.warmup_epochs * steps) == warmup
     assert 45_000 < steps * optimise.epochs <= 50_000
     assert (recipe.encoder.landmarks, recipe.encoder.dropout, recipe.encoder.depth) == (128, 0.1, 2)
-    assert recipe.encoder.attention_args == {}  # the gain is sqrt(m)
+    assert recipe.encoder.attention_args == {"qk_norm": True}  # and the gain is sqrt(m)
     assert SequenceEncoder(257, length, 2, attention_args=recipe.encoder.attention_args)
 
 
@@ -164,7 +164,7 @@ def test_an_old_name_says_which_command_line_replaces_it(
         main(["train", "--recipe", old, "--output", str(tmp_path / "run")])
     said = capsys.readouterr().err
     assert (stop.value.code, said.count("\n")) == (2, 1)
-    assert f"'{old}' is now another with overrides" in said
+    assert f"'{old}' was replaced by another with overrides" in said
     *words, option, name = (given := said.rpartition(": ")[2].split())[:6]
     assert [*words, option] == ["laplacianformer", "train", "--output", f"runs/{old}", "--recipe"]
     found = recipes.load(name, KINDS, given[6:])
@@ -251,10 +251,10 @@ def test_a_detection_recipe_survives_being_written_and_read(tmp_path: Path) -> N
     [
         (
             "model: {name: a}\noptimise: {epochs: 1}\nmodel: {name: b}",
-            "'model' is there twice: it is in line 1 already",
+            "'model' appears twice: it is in line 1 already",
         ),
-        ("optimise:\n  epochs: 1\n  lr: 2\n  epochs: 3", "'epochs' is there twice: it is in line 2 already"),
-        ("model: {name: a, args: {depths: [1], 'depths': [2]}}", "'depths' is there twice"),
+        ("optimise:\n  epochs: 1\n  lr: 2\n  epochs: 3", "'epochs' appears twice: it is in line 2 already"),
+        ("model: {name: a, args: {depths: [1], 'depths': [2]}}", "'depths' appears twice"),
     ],
 )
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -262,7 +262,7 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str, message
     with pytest.raises(InputError, match=message) as error:
         load_classification(str(tmp_path / "twice.yaml"))
     assert "\n" not in str(error.value)
-    with pytest.raises(InputError, match="'a' is there twice"):
+    with pytest.raises(InputError, match="'a' appears twice"):
         load_classification("digits", ["model.args={a: 1, a: 2}"])
 
 

@@ -65,7 +65,7 @@ def _new(path: Path) -> BinaryIO:
 
 
 def _target(path: Path) -> Path:
-    """What a path leads to over links, whether or not it is there."""
+    """What a path leads to through links, whether or not it exists."""
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

@@ -62,7 +62,7 @@ def reason(error: BaseException) -> str:
 
 
 def parse_json(text: str | bytes, what: str) -> Any:
-    """JSON whose text can be written and shown again. `what` is said to be wrong with it otherwise."""
+    """JSON whose text can be written and shown again. `what` names it in messages."""
     try:
         value = json.loads(text)
         os.fsencode(json.dumps(value, ensure_ascii=False))  # half of a surrogate pair is no text

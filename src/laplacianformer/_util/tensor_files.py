@@ -174,7 +174,7 @@ def _same_kind(given: Tensor, expected: Tensor) -> bool:
 def expected_tensors(build: Callable[[], nn.Module], what: str) -> dict[str, Tensor]:
     """The tensors of a model on the meta device, before there is memory for what a file may only claim.
 
-    Buffers that are not in files, such as tables of positions, are counted, too; `what` is said to have too many.
+    Buffers that are not in files, such as tables of positions, are counted, too; `what` names the model in messages.
     """
     with torch.device("meta"):
         model = build()

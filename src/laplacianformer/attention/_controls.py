@@ -1,4 +1,4 @@
-"""What attention is compared with to say what it is worth: the same layer without it, and the same for every query."""
+"""Controls that show what attention is worth: the same layer without it, and with one output for all queries."""
 
 from torch import Tensor
 

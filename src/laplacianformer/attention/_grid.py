@@ -41,7 +41,7 @@ class GridAttention(SettingsInState):
         proj_drop: dropout after the output projection.
     """
 
-    mixer: str = ""  # its name in states: weights of one mixer are nothing to another; empty: not compared
+    mixer: str = ""  # its name in states: weights of one mixer do not fit another; empty: not compared
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class GridAttention(SettingsInState):
         Args:
             x: (B, prefix + N, dim): leading tokens, then those of the grid in row-major order.
             size: (N,), (H, W) or (T, H, W).
-            mask: (B, prefix + N) bool, True where a token counts. The others are no keys and no part of a landmark, and
-                an item's output does not depend on how much padding follows it.
+            mask: (B, prefix + N) bool, True where a token counts. The others are neither keys nor part of a landmark,
+                and an item's output does not depend on how much padding follows it.
         """
         mask = self.checked_mask(x, mask)
         if mask is not None:  # not even a NaN of the padding may reach a gradient
@@ -98,7 +98,7 @@ class GridAttention(SettingsInState):
         q_bhnd, k_bhnd, v_bhnd = self.project(x, size)
         if mask is not None:
             v_bhnd = v_bhnd.masked_fill(~mask[:, None, :, None], 0)
-        masked = () if mask is None else (mask,)  # mixers from elsewhere may know no mask
+        masked = () if mask is None else (mask,)  # mixers from elsewhere may not take a mask
         mixed_bnhd = self.mix(q_bhnd, k_bhnd, v_bhnd, size, *masked).transpose(1, 2).to(v_bhnd.dtype)
         local_bnhd = self.local(v_bhnd, size).unflatten(2, (self.num_heads, self.head_dim))
         # In this order: the sum takes the layout of the first, and flattening it copies nothing.
@@ -132,7 +132,7 @@ class GridAttention(SettingsInState):
         return (q_bhnd, k_bhnd, v_bhnd) if self.qk_norm is None else (*self.qk_norm(q_bhnd, k_bhnd), v_bhnd)
 
     def checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
-        """The mask of these tokens, or None if all of them count; on a GPU that is not asked, as it would wait."""
+        """The mask of these tokens, or None if all of them count; not checked on a GPU, which would have to wait."""
         if mask is None:
             return None
         if not isinstance(mask, Tensor):

@@ -7,7 +7,7 @@ from laplacianformer.ops._tracing import is_bare
 
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
-    """layer(x), not by a call of the layer where nobody can see a difference: where it is what it was made, without
+    """layer(x), without calling the layer where nobody can see a difference: where it is as it was made, without
     hooks."""
     if type(layer) is nn.Linear and is_bare(layer):
         return ops.linear(x, layer.weight, layer.bias)

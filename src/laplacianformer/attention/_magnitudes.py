@@ -13,7 +13,7 @@ from torch import Tensor
 
 from laplacianformer.ops._token_mask import TokenMask
 
-# Where a whole column of a kernel is nothing to the machine, it has no size to be relative to: no division by zero, and
+# Where a whole column of a kernel underflows to zero, it has no size to be relative to: no division by zero, and
 # no gradient beyond float32.
 SMALLEST = 1e-20
 

@@ -13,8 +13,8 @@ _warned: list[str] | None = None  # of the last load with a warning: kept, so th
 class SettingsInState(nn.Module):
     """A layer whose state says with which settings its weights were made. Subclasses extend `numbers`.
 
-    `load_state_dict` refuses weights of other settings, as it does those of other shapes, also with strict=False. Of a
-    state without settings, as earlier versions wrote it, nobody can tell: it loads with one warning.
+    `load_state_dict` refuses weights of other settings, as it does those of other shapes, also with strict=False. A
+    state without settings, as earlier versions wrote it, can't be checked: it loads with one warning.
     """
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ Kind = Literal["running", "synced"]
 
 
 class _Statistics(nn.BatchNorm1d):
-    """What `torch.optim.swa_utils.update_bn` finds of a whitening: it restarts running averages, and sets their
-    momentum, in instances of torch's batch norm alone. There is nothing else in it."""
+    """What `torch.optim.swa_utils.update_bn` finds in a whitening: it restarts running averages, and sets their
+    momentum, only in instances of torch's batch norm. There is nothing else in it."""
 
     def __init__(self, momentum: float) -> None:
         super().__init__(1, momentum=momentum, affine=False, track_running_stats=False)
@@ -94,7 +94,7 @@ class Whitening(nn.Module):
 
     @torch.no_grad()
     def update(self, variance_hm: Tensor | None, cells: Size, mask: TokenMask | None = None) -> None:
-        """Let the variance of a batch enter the running average, unless updates are paused."""
+        """Add the variance of a batch to the running average, unless updates are paused."""
         if variance_hm is None or self.paused:
             return
         if getattr(self.statistics, "restart", False):  # convert_sync_batchnorm leaves another module in its place
@@ -140,7 +140,7 @@ class Whitening(nn.Module):
 
 
 def _average(old: Tensor, new: Tensor, weight: Tensor) -> None:
-    """Let a new variance into a running one. A batch that is not finite must not spoil every evaluation after it."""
+    """Add a new variance to a running one. A batch that is not finite must not spoil every evaluation after it."""
     new = new.to(old.dtype)
     old.lerp_(torch.where(new.isfinite(), new, old), weight)
 

@@ -207,7 +207,7 @@ class AblationAttention(LaplacianAttention):
     def whiten_by(
         self, c_bhnm: Tensor, size: Size, mask: TokenMask | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The variance, where it belongs to the whole batch, and D. With `relative_eps`, the variance has it in it."""
+        """The variance, where it belongs to the whole batch, and D. With `relative_eps`, the variance includes it."""
         if self.relative_eps is not None:
             found = self.whitening.variance(self.cells(size), c_bhnm.shape[0], mask)
             if isinstance(found, str):
@@ -229,7 +229,7 @@ class AblationAttention(LaplacianAttention):
         return None, ops.inverse_sqrt(centred.mT @ centred / rows, self.whitening.eps)
 
     def solve(self, w_bhmm: Tensor, rhs_bhmd: Tensor) -> Tensor:
-        """inv(W + eps I) rhs by the solver of this layer; by a ridge where W is not symmetric and it needs that."""
+        """inv(W + eps I) rhs by the solver of this layer; Cholesky becomes a ridge solve where W is not symmetric."""
         symmetric = self.gram == "keys"
         if self.solver == "newton_schulz":
             start = self.newton_schulz_start

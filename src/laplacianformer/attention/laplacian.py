@@ -53,7 +53,7 @@ class LaplacianAttention(LandmarkAttention):
 
     mixer = "laplacian"
     kernel_name: str = "laplacian"
-    # The start of the Newton-Schulz steps: the faster one, for W is symmetric positive definite.
+    # The start of the Newton-Schulz steps: the faster one, because W is symmetric positive definite.
     newton_schulz_start: Literal["identity", "transpose", "authors"] = "identity"
 
     @name_replacements

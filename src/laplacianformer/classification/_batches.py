@@ -61,7 +61,7 @@ def open_loaders(
 
 
 def training_transform(data: Data, augment: Augment) -> Callable[[Any], Tensor]:
-    """From a decoded image to what the model sees in training; images in memory are augmented by batches instead."""
+    """From a decoded image to what the model sees in training; images in memory are augmented in batches instead."""
     try:
         return create_transform(
             data.size,

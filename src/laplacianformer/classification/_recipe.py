@@ -98,7 +98,7 @@ _REPLACED = {f"imagenet-{size}": " ".join(("imagenet", *size_overrides(size))) f
 class Recipe:
     """One training run of a classifier."""
 
-    replaced: ClassVar[Mapping[str, str]] = _REPLACED  # recipes that there are no more: what follows --recipe now
+    replaced: ClassVar[Mapping[str, str]] = _REPLACED  # recipes that no longer exist: what follows --recipe now
 
     model: Model
     data: Data

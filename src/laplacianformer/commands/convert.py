@@ -56,11 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="attention layers to convert, counted from 0 (default: all)",
     )
     parser.add_argument(
-        "--recipe", metavar="NAME|FILE", help="(default: convert-vit or convert-pvt, whichever fits MODEL)"
+        "--recipe",
+        metavar="NAME|FILE",
+        help="a recipe of the package, or a .yaml file (default: convert-vit or convert-pvt, whichever fits MODEL)",
     )
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoints of the run, if any")
     parser.add_argument(
-        "overrides", nargs="*", metavar="section.key=value", help="changes to the recipe, for example distil.epochs=3"
+        "overrides",
+        nargs="*",
+        default=[],  # or argparse says that they are required where MODEL is missing
+        metavar="section.key=value",
+        help="changes to the recipe, for example distil.epochs=3",
     )
     options.collect_rest(parser, "overrides")
 
@@ -83,6 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
     if output.suffix != ".safetensors":
         raise InputError(f"expected a file name that ends with .safetensors, got {output}")
     files.check_file(output)
+    if output.is_file() and any(path.is_file() and path.samefile(output) for path in _given(arguments)):
+        raise InputError(f"{output} is what is converted: give --output another name")
     if arguments.allow_pipes:
         check_pipes(arguments.data)
     try:
@@ -100,6 +108,11 @@ def run(arguments: argparse.Namespace) -> None:
         allow_pipes=arguments.allow_pipes,
         weights=output,
     )
+
+
+def _given(arguments: argparse.Namespace) -> list[Path]:
+    """What may be the teacher's files."""
+    return [Path(arguments.model), *([] if arguments.weights is None else [arguments.weights])]
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

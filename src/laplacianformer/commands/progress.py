@@ -34,7 +34,7 @@ class ProgressReport:
         """The loss beside the bar, and a line above it where there is one."""
         self.progress.update(self.bar, description=f"loss {loss:.3f}")
         if line:
-            self.console.print(terminal.plain(line))
+            self.console.print(terminal.plain(line), soft_wrap=True)
 
     def stop(self) -> None:
         self.progress.stop()

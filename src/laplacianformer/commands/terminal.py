@@ -1,4 +1,4 @@
-"""What the commands share in writing to the terminal. Results go to the standard output, notes and
+"""How all commands write to the terminal. Results go to the standard output, notes and
 warnings to stderr.
 
 Names and metadata may hold control characters. No console of this module prints one, whatever it is given; where they

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def check_pipes(data: str | None) -> None:
-    """Refuse to allow the command of a recipe, which others may have written: --data has to give its own."""
+    """Refuse to run a command from a recipe, which others may have written: --data has to give it."""
     from laplacianformer.data._sources import parse
 
     if data is None or parse(data)[1] is None:

@@ -1,8 +1,9 @@
 """The start of a converted layer: softmax does not say where keys are, nor at what scale; the kernel needs both.
 
-Softmax rows don't change when all keys are shifted. Distances do. So, per head: keys stay where they are, or get the
-mean of the queries; queries and keys are multiplied by what makes their mean distance a few times the kernel's scale;
-and the gain is the least-squares one. What has the least error of the output is kept, folded into the projections.
+Softmax rows don't change when all keys are shifted. Distances do. So, per head: keys stay where they are, or are
+shifted to the mean of the queries; queries and keys are multiplied by what makes their mean distance a few times the
+kernel's scale; and the gain is the least-squares one. The choice with the least error of the output is kept, folded
+into the projections.
 
 Shape suffixes: b batch, h heads, n tokens, d head width.
 """

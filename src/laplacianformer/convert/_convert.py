@@ -99,7 +99,7 @@ def _input_overrides(model: Any) -> list[str]:
 
 
 def _side(images: Tensor, overrides: Sequence[str]) -> int:
-    """The side of images that a conversion can take, with nothing said about them that can't be."""
+    """The side of the images, if a conversion can take them and no override asks for what a tensor can't have."""
     square = images.ndim == 4 and images.shape[1] == 3 and images.shape[2] == images.shape[3]
     if not square or not images.is_floating_point():
         raise InputError(
@@ -115,7 +115,7 @@ def _side(images: Tensor, overrides: Sequence[str]) -> int:
 
 
 def _adapted(recipe: ConvertRecipe, images: Any) -> ConvertRecipe:
-    """The recipe with where the images come from, and what is done to them."""
+    """The recipe, with the source of the images and what is done to them."""
     if isinstance(images, Tensor):
         make: Any = Augment
         data = changed(recipe.data, reader="tensor", root=None)

@@ -16,7 +16,7 @@ from laplacianformer.data import NO_LABEL, Batch, Corrupt
 from laplacianformer.training._finite import stop_evaluation
 from laplacianformer.training._processes import in_each
 
-_ENOUGH = 100  # labelled images, from which on an accuracy near chance says something
+_ENOUGH = 100  # labelled images from which on an accuracy near chance means something
 _DEVIATIONS = 3.0
 
 
@@ -76,7 +76,7 @@ class HeldOut:
         return agreed / max(1.0, images), correct / labels_there if labels_there else float("nan")
 
     def _warn(self, correct: int, labelled: int) -> None:
-        """Of a teacher that is hardly ever right: the data may be numbered otherwise than its outputs."""
+        """Warn about a teacher that is hardly ever right: its outputs may not be in the order of the data's classes."""
         if labelled < _ENOUGH:
             return
         chance, accuracy = 1 / self.teacher.outputs, correct / labelled

@@ -3,7 +3,7 @@ rank, or scale and gain of each head.
 
 The kernel knows one scale, so a scale per head is a factor of the head's queries and keys: exp(-|cq - ck|_1 / scale).
 Where it has to stay, the projections learn, divided by what their norm grew by. While layers learn, factors and updates
-stand beside the projections; in the end they are folded into them, and the layer is as any other.
+stand beside the projections; in the end they are folded into them, and the layer is like any other.
 """
 
 import copy

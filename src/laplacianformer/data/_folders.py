@@ -140,7 +140,7 @@ def by_class(
 
 
 def check_used(path: Path, classes: Collection[str], kind: str) -> None:
-    """Raise if a folder has no files of its own. A link to a folder around it is no class, and was left out."""
+    """Raise if a folder has no files of its own. A link to a folder around it is not a class, and was left out."""
     real = Path(os.path.realpath(path))  # Path.resolve raises where a link leads to itself
     for entry in sorted(path.iterdir()):
         around = entry.is_symlink() and real.is_relative_to(os.path.realpath(entry))

@@ -57,6 +57,18 @@ def read(source: Path | IO[bytes] | Image.Image, *, upright: bool = True) -> Ima
         raise InputError(f"can't be decoded: {error or type(error).__name__}") from None
 
 
+def read_each(names: Sequence[str]) -> Iterator[tuple[Path, Image.Image | None, str]]:
+    """Every file that `find` finds, with its image, or with None and the reason why there is none."""
+    for path, failure in find(names):
+        image = None
+        if not failure:
+            try:
+                image = read(path)
+            except InputError as error:
+                failure = str(error)
+        yield path, image, failure
+
+
 def _opened(file: IO[bytes]) -> Image.Image:
     """Image.open, and by libtiff for a kind of TIFF that Pillow's own decoder takes for RGB with four bytes."""
     image = Image.open(file)

@@ -55,7 +55,7 @@ class Explorer:
         return Analysis(shown, model_input, self._by_class(probabilities), {entry.name: entry for entry in inputs})
 
     def analyse_upload(self, path: Path) -> Analysis:
-        """The same for a file of somebody else, which may be small and still take gigabytes to decode."""
+        """The same for somebody else's file, which may be small and still take gigabytes to decode."""
         check_upload(path)
         return self.analyse(path)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from laplacianformer._util.errors import InputError
+from laplacianformer._util.errors import about
 from laplacianformer.data import _images as images
 from laplacianformer.demo import examples
 from laplacianformer.demo.explorer import check_upload
@@ -36,14 +36,12 @@ class Painter:
         """Raises InputError with the reason if the image can't be read."""
         image = images.read(source)
         image.thumbnail((MOST_SIDE, MOST_SIDE))
-        try:
+        with about(self.loaded.path):
             found = find_classes(self.loaded.model, pil_to_tensor(image), self.loaded.preparation).numpy()
-        except InputError as error:
-            raise InputError(f"{self.loaded.path}: {error}") from None
         return Painted(image, found, fractions(found, self.loaded.labels))
 
     def paint_upload(self, path: Path) -> Painted:
-        """The same for a file of somebody else."""
+        """The same for somebody else's file."""
         check_upload(path)
         return self.paint(path)
 

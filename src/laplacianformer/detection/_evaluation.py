@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from laplacianformer._util.devices import device_name
-from laplacianformer._util.errors import InputError
+from laplacianformer._util.errors import InputError, about
 from laplacianformer.detection._batches import HeldOut, held_out_images
 from laplacianformer.detection._coco import CocoImages, Split, open_coco
 from laplacianformer.detection._find import Prediction, find_objects
@@ -87,10 +87,8 @@ def evaluate(
             unreadable[index] = reason
             continue
         begin = time.perf_counter()
-        try:
+        with about(loaded.path):
             found = find_objects(model, image.to(device))
-        except InputError as error:
-            raise InputError(f"{loaded.path}: {error}") from None
         seconds += time.perf_counter() - begin
         results += as_results(images, index, found)
         if len(examples) < EXAMPLES:

@@ -11,7 +11,7 @@ from laplacianformer.inspect._finite import first_not_finite, is_finite
 Prediction = dict[str, Tensor]  # boxes (N, 4), labels (N,), scores (N,) and, for masks, masks (N, H, W) of booleans
 
 
-# Parts of torchvision's detectors whose outputs are looked at: what comes after them drops boxes that are not finite,
+# Parts of torchvision's detectors whose outputs are checked: what comes after them drops boxes that are not finite,
 # so that a detector that is broken finds nothing.
 _WATCHED = ("transform", "backbone", "head", "rpn.head", "roi_heads.box_predictor", "roi_heads.mask_predictor")
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from laplacianformer._util.devices import chosen_device
-from laplacianformer._util.errors import InputError
+from laplacianformer._util.errors import about
 from laplacianformer.data import _images as images
 from laplacianformer.detection._find import find_objects
 from laplacianformer.detection._weights import DetectorWeights
@@ -49,19 +49,13 @@ def detect(
     """
     chosen = chosen_device(device)
     model = loaded.model.to(chosen)
-    for path, failure in images.find(names):
-        if failure:
+    for path, image, failure in images.read_each(names):
+        if image is None:
             yield Detection(path, failure=failure)
             continue
         try:
-            image = images.read(path)
-        except InputError as error:
-            yield Detection(path, failure=str(error))
-            continue
-        try:
-            found = find_objects(model, pil_to_tensor(image).to(chosen))
-        except InputError as error:
-            raise InputError(f"{loaded.path}: {error}") from None
+            with about(loaded.path):
+                found = find_objects(model, pil_to_tensor(image).to(chosen))
         except RuntimeError as error:  # nothing is left of its short side, or it needs more memory than there is
             yield Detection(path, failure=f"the detector can't take its {image.width} x {image.height}: {error}")
             continue

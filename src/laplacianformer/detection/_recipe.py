@@ -89,7 +89,7 @@ _REPLACED = {
 class DetectionRecipe:
     """One training run of a detector."""
 
-    replaced: ClassVar[Mapping[str, str]] = _REPLACED  # recipes that there are no more: what follows --recipe now
+    replaced: ClassVar[Mapping[str, str]] = _REPLACED  # recipes that no longer exist: what follows --recipe now
 
     detector: Detector
     data: DetectionData

@@ -19,7 +19,7 @@ CLAIM: str = "A gain of sqrt(m) is no less accurate than a gain of 1 in a pyrami
 AUTO, ONE = "gain sqrt(m)", "gain 1"
 SEEDS = 3
 TOLERANCE = 0.5  # points by which gain 1 may be ahead at the upper end of the interval
-# Said for both, as the recipe may say one.
+# Both gains are stated, because the recipe may state another one.
 GAINS: Variants = {
     AUTO: ("model.args.attention_args.gain=auto",),
     ONE: ("model.args.attention_args.gain=1.0",),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import box_iou
 
-from laplacianformer._util.errors import InputError
+from laplacianformer._util.errors import InputError, about
 from laplacianformer.detection import DetectorWeights
 from laplacianformer.detection._find import find_objects
 from laplacianformer.export._check import Difference, relative_difference
@@ -48,10 +48,8 @@ def export_detector(loaded: DetectorWeights) -> ExportedDetector:
     if not isinstance(model.backbone.maps.model, LaplacianFormer):
         backbone = model.arguments["backbone"]
         raise InputError(f"a detector on {backbone} can't be exported: expected a LaplacianFormer")
-    try:
+    with about(loaded.path):
         find_objects(model, _picture(torch.Generator().manual_seed(0), 64, 64))
-    except InputError as error:
-        raise InputError(f"{loaded.path}: {error}") from None
     try:
         from laplacianformer.export._onnx_detector import detector_to_onnx
     except ImportError as error:

@@ -85,7 +85,7 @@ def to_int8(model: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
 
 
 def _let_packing_be_traced() -> None:
-    """For tracing, a packed weight is as large as the weight: torch says so of linear layers alone."""
+    """For tracing, a packed weight is as large as the weight: torch states this for linear layers only."""
     with suppress(RuntimeError):  # it is known already
         torch.library.register_fake("onednn::qconv_prepack", lambda weight, *settings: torch.empty_like(weight))
 

@@ -80,8 +80,8 @@ def _prepare_inside(model: onnx_ir.Model, transform: Any) -> None:
 
 @script(DOMAIN, default_opset=op)
 def Prepare(image: FLOAT, mean: FLOAT, std: FLOAT, sides: DOUBLE, multiple: INT64):  # type: ignore[no-untyped-def]
-    """Normalised, resized so that the shorter and the longer side are at most `sides`, and filled up with zeros to a
-    multiple: (1, 3, H, W). Then height and width without what was filled up, and the numbers of rows and columns of the
+    """Normalised, resized so that the shorter and the longer side are at most `sides`, and padded with zeros to a
+    multiple: (1, 3, H, W). Then height and width without the padding, and the numbers of rows and columns of the
     image itself."""
     along = op.Constant(value_ints=[1, 2])
     normalised = (image - op.Unsqueeze(mean, along)) / op.Unsqueeze(std, along)

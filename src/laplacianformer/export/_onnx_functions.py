@@ -41,7 +41,7 @@ def Tiling(x, y):
 
 @script(DOMAIN, default_opset=op)
 def Split(x, g, s, tiles, length):
-    """(..., N, d) -> (g, tiles, s, length, d), filled up with zeros."""
+    """(..., N, d) -> (g, tiles, s, length, d), padded with zeros."""
     width = op.Shape(x, start=-1)
     flat = op.Reshape(x, op.Concat(op.Constant(value_ints=[-1]), op.Shape(x, start=-2), axis=0))
     missing = op.Concat(g * s, tiles * length, width, axis=0) - op.Shape(flat)

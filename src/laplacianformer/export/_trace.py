@@ -47,7 +47,7 @@ def trace(model: nn.Module, size: tuple[int, int] | None = None, *, autocast: bo
 
 @torch.no_grad()
 def trace_detector(graph: nn.Module, multiple: int) -> ExportedProgram:
-    """The graph of a `DetectorGraph` for every size: of what it is given, heights and widths that are a multiple."""
+    """The graph of a `DetectorGraph` for images of every height and width that are multiples of `multiple`."""
     height, width = 14 * multiple, 18 * multiple  # at least two tokens per side on every level
     example = torch.zeros(1, 3, height, width), torch.tensor((height, width)), torch.arange(300.0), torch.arange(400.0)
     rows, columns = (multiple * Dim(name, min=2, max=MOST_SIDE) for name in ("rows", "columns"))

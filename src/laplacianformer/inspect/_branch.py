@@ -60,7 +60,7 @@ def changed(layer: GridAttention, change: Change) -> Iterator[None]:
     outer, mix = vars(layer).get("mix"), layer.mix
 
     def changed_mix(q_bhnd: Tensor, k_bhnd: Tensor, v_bhnd: Tensor, size: Size, mask: Tensor | None = None) -> Tensor:
-        masked = () if mask is None else (mask,)  # mixers from elsewhere may know no mask
+        masked = () if mask is None else (mask,)  # mixers from elsewhere may not take a mask
         return change(mix(q_bhnd, k_bhnd, v_bhnd, size, *masked), mask)
 
     layer.mix = changed_mix  # type: ignore[method-assign]

@@ -64,7 +64,7 @@ class Diagnosis(list[LayerDiagnosis]):
 
 @torch.no_grad()
 def diagnose(model: nn.Module, images: Tensor) -> Diagnosis:
-    """Run `images` through `model` as it is (training or evaluation mode) and report on each Laplacian attention.
+    """Run `images` through `model` as it is (training or evaluation mode) and report on each Laplacian attention layer.
 
     Running statistics and everything else in the model stay as they are. Memory: one N x m kernel per layer.
     """

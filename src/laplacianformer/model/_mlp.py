@@ -15,8 +15,8 @@ class Gelu(nn.Module):
 
 
 class FusedMlp(Mlp):  # type: ignore[misc]
-    """timm's MLP with `ops.gelu`, computed by `ops.mlp` where nobody can see a difference: where its layers are what
-    they were made, without hooks, and no dropout is active between them."""
+    """timm's MLP with `ops.gelu`, computed by `ops.mlp` where nobody can see a difference: where its layers are as they
+    were made, without hooks, and no dropout is active between them."""
 
     def __init__(self, dim: int, hidden: int, drop: float) -> None:
         super().__init__(dim, hidden, act_layer=Gelu, drop=drop)

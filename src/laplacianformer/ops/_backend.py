@@ -51,12 +51,12 @@ def use_backend(name: str | None) -> Iterator[None]:
 
 
 def forced() -> str | None:
-    """What `use_backend` or the environment says here, for code that runs later, in another thread perhaps."""
+    """What `use_backend` or the environment says here, for code that runs later, perhaps in another thread."""
     return _forced.get()
 
 
 def check_environment() -> None:
-    """Raise what LAPLACIANFORMER_BACKEND and LAPLACIANFORMER_CPU_LEVEL say and this machine can't do."""
+    """Raise if LAPLACIANFORMER_BACKEND or LAPLACIANFORMER_CPU_LEVEL asks for what this machine can't do."""
     name = _known(os.environ.get("LAPLACIANFORMER_BACKEND") or None)
     if name is not None and (reason := _MISSING[name]()) is not None:
         raise RuntimeError(f"LAPLACIANFORMER_BACKEND is {name!r}, which can't run: {reason}")

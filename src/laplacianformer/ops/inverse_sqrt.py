@@ -33,7 +33,7 @@ _ORDERS = 3  # of derivatives that the composition has
 
 def _decomposed(w: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The result, and the square roots of the eigenvalues and the eigenvectors for its gradient."""
-    # A non-finite matrix would make eigh fail for the whole batch: it is replaced, and answers NaN.
+    # A non-finite matrix would make eigh fail for the whole batch: it is replaced, and its result is NaN.
     finite = w.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
     safe = torch.where(finite, w, 0).to(accumulation_dtype(w.dtype))
     values, vectors = torch.linalg.eigh(safe)

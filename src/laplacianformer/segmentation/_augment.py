@@ -67,8 +67,8 @@ class Augmentation:
 def _distorted(pixels: Tensor, probability: float) -> Tensor:
     """Random brightness, contrast, saturation and hue, each with this probability; contrast first or last.
 
-    torchvision's RandomPhotometricDistort would also permute the channels, and a red sign would be blue. Contrast is a
-    factor on the bytes, which torchvision calls brightness.
+    torchvision's RandomPhotometricDistort would also permute the channels, and could make a red sign blue. Contrast is
+    a factor on the bytes, which torchvision calls brightness.
     """
     brightness, contrast, saturation, hue = (torch.rand(4) < probability).tolist()
     contrast_first = bool(torch.rand(()) < 0.5)

@@ -28,8 +28,8 @@ class Segmenter(nn.Module):
     """A backbone, a decoder that merges its last four feature maps at the finest of their strides, and a classifier of
     pixels. `semantic_fpn` and `upernet` build one.
 
-    A token of a map stands for the pixels below and right of its position, so maps of an image whose sides are no
-    multiples of the last stride are filled up with zeros there: to a convolution this is the border of the image.
+    A token of a map stands for the pixels below and right of its position, so maps of an image whose sides are not
+    multiples of the last stride are padded with zeros there: to a convolution this is the border of the image.
     """
 
     def __init__(self, maps: FeatureMaps, decoder: nn.Module, channels: int, num_classes: int) -> None:

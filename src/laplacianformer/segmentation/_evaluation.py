@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import to_pil_image
 
 from laplacianformer._util.devices import device_name
-from laplacianformer._util.errors import InputError
+from laplacianformer._util.errors import InputError, about
 from laplacianformer.plots._pillow import draw_sheet
 from laplacianformer.segmentation._batches import HeldOut, held_out_images
 from laplacianformer.segmentation._classes import find_classes
@@ -100,10 +100,8 @@ def evaluate(
             unreadable.append(reason)
             continue
         begin = time.perf_counter()
-        try:
+        with about(loaded.path):
             found = find_classes(model, image.to(device), preparation)
-        except InputError as error:
-            raise InputError(f"{loaded.path}: {error}") from None
         seconds += time.perf_counter() - begin
         counted.add(found, classes.to(device))
         if len(examples) < EXAMPLES:

@@ -8,7 +8,7 @@ from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from laplacianformer._util.devices import chosen_device
-from laplacianformer._util.errors import InputError
+from laplacianformer._util.errors import about
 from laplacianformer.data import _images as images
 from laplacianformer.segmentation._classes import Preparation, find_classes
 from laplacianformer.segmentation._labels import Array
@@ -36,19 +36,13 @@ def segment(
     """
     chosen, preparation = chosen_device(device), windowed(loaded.preparation, window)
     model = loaded.model.to(chosen)
-    for path, failure in images.find(names):
-        if failure:
+    for path, image, failure in images.read_each(names):
+        if image is None:
             yield Segmentation(path, failure=failure)
             continue
         try:
-            image = images.read(path)
-        except InputError as error:
-            yield Segmentation(path, failure=str(error))
-            continue
-        try:
-            found = find_classes(model, pil_to_tensor(image).to(chosen), preparation)
-        except InputError as error:
-            raise InputError(f"{loaded.path}: {error}") from None
+            with about(loaded.path):
+                found = find_classes(model, pil_to_tensor(image).to(chosen), preparation)
         except RuntimeError as error:  # it needs more memory than there is
             yield Segmentation(path, failure=f"the segmenter can't take its {image.width} x {image.height}: {error}")
             continue

@@ -63,7 +63,7 @@ class Labels:
 
 
 def labels_of(tree: Any, what: str) -> Labels:
-    """The contents of a YAML file, checked; `what` is said to be wrong with it otherwise."""
+    """The contents of a YAML file, checked; `what` names it in messages."""
     if not isinstance(tree, Mapping) or not tree.keys() <= {"classes", "ignore"} or "classes" not in tree:
         raise InputError(f"{what}: expected the keys classes and ignore, got {limits.shown(tree)}")
     classes = tree["classes"]
@@ -80,7 +80,7 @@ def labels_of(tree: Any, what: str) -> Labels:
     for kind, given in (("name", names), ("value", (*values, *ignored))):
         twice = next((each for each in given if given.count(each) > 1), None)
         if twice is not None:
-            raise InputError(f"{what}: the {kind} {limits.shown(twice)} is there twice")
+            raise InputError(f"{what}: the {kind} {limits.shown(twice)} appears twice")
     return Labels(names, values, found, ignored)
 
 

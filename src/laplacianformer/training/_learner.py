@@ -95,7 +95,9 @@ class Learner:
     def restore(self, state: Mapping[str, Any], folder: Path) -> None:
         """Take over what the checkpoint of a folder kept, if it fits."""
         if (state["average"] is None) != (self.average is None):
-            raise InputError(f"the checkpoint of {folder} has an average of the weights, or none, against its recipe")
+            raise InputError(
+                f"the checkpoint of {folder} and its recipe disagree on whether there is an average of the weights"
+            )
         for key in ("model", "average") if self.average is not None else ("model",):
             check_tensors(folder / f"checkpoint ({key})", type(self.bare).__name__, self.bare.state_dict(), state[key])
         self.restored = folder

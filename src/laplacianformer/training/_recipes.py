@@ -29,7 +29,7 @@ def load(name: str, kinds: Mapping[str, type[Recipe]], overrides: Iterable[str] 
     Args:
         kinds: types of recipes by the section that only this type has: {"model": Recipe, "detector": DetectionRecipe}.
             A type may have a function `complete` that fills in keys which the file leaves to something else, and a
-            table `replaced` of recipes that there are no more, with what follows `--recipe` now.
+            table `replaced` of recipes that no longer exist, with what follows `--recipe` now.
     """
     tree = parse_yaml(_read(name, kinds.values()), name)
     if not isinstance(tree, dict):
@@ -86,7 +86,7 @@ def with_defaults(text: str, kind: type) -> str:
     """A recipe that an earlier version wrote, with the defaults of keys that it did not have."""
     try:
         return as_yaml(TypeAdapter(kind).validate_python(parse_yaml(text, "the recipe of the checkpoint")))
-    except ValidationError:  # it had keys that there are no more: those will be the difference
+    except ValidationError:  # it had keys that no longer exist: those will be the difference
         return text
 
 
@@ -106,7 +106,7 @@ def _read(name: str, kinds: Iterable[type] = ()) -> str:
         replaced = {old: new for kind in kinds for old, new in getattr(kind, "replaced", {}).items()}
         if name in replaced:
             command = f"laplacianformer train --output runs/{name} --recipe {replaced[name]}"
-            raise InputError(f"the recipe {name!r} is now another with overrides: {command}")
+            raise InputError(f"the recipe {name!r} was replaced by another with overrides: {command}")
         raise InputError(
             f"no recipe {name!r}{_nearest(name, names())}: give a .yaml file or one of {', '.join(names())}"
         )
@@ -139,7 +139,7 @@ def parse_yaml(text: str, what: str) -> Any:
 
 
 def _check_values(tree: Any, what: str) -> None:
-    """Refuse what JSON has not, such as dates, and a tree that its aliases make endless."""
+    """Refuse what JSON does not have, such as dates, and a tree that its aliases make endless."""
     for count, (keys, value) in enumerate(limits.leaves(tree, what), 1):
         if count > limits.MOST_VALUES:
             raise InputError(f"{what} has more than {limits.MOST_VALUES} values")

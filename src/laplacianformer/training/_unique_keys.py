@@ -1,4 +1,4 @@
-"""YAML in which no key is there twice: PyYAML alone takes the last one and says nothing."""
+"""YAML without duplicate keys: PyYAML alone takes the last one and says nothing."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     first = seen[key.value].line + 1
-                    problem = f"the key {key.value!r} is there twice: it is in line {first} already"
+                    problem = f"the key {key.value!r} appears twice: it is in line {first} already"
                     raise _error(problem, key.start_mark)
                 seen[key.value] = key.start_mark
         return super().construct_mapping(node, deep)

@@ -14,7 +14,7 @@ from laplacianformer.attention._grid import GridAttention, in_float32, mean_over
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops._precision import without_autocast
 
-# A query whose features, or those of all keys, are zero to the machine has no weights: it gets zeros, not NaN.
+# A query whose features, or those of all keys, underflow to zero has no weights: it gets zeros, not NaN.
 SMALLEST = 1e-12
 
 

@@ -3,7 +3,7 @@ Mimicry", 2024.
 
     phi(x) = [softmax(W x), softmax(-W x)]         out = phi(Q) (phi(K)' V) / (phi(Q) (phi(K)' 1))
 
-softmax runs over the channels of one token. W is a d x d matrix a head, one for queries and one for keys, learned
+softmax runs over the channels of one token. W is a d x d matrix per head, one for queries and one for keys, learned
 from the identity with the rest of the network; the paper's distillation from a trained softmax model is not part of
 the layer. O(N d^2).
 

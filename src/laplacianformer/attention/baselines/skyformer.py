@@ -3,9 +3,10 @@
 
     S = k(Q, X) inv(M) k(X, K)        X = [Qm; Km]    M = k(X, X) + eps I        out = S V
 
-k(Q, K) is no kernel matrix of one set of points, but a corner of the positive definite k([Q; K], [Q; K]), 2 N x 2 N:
-that one is approximated, through landmarks of both. The authors' code draws its landmarks from the tokens at random, on
-every call again; here they are the queries and the keys averaged over a grid, 2 grid^2 of them. With D = diag(M 1)
+k(Q, K) is not the kernel matrix of one set of points, but a corner of the positive definite k([Q; K], [Q; K]),
+2 N x 2 N: that one is approximated, through landmarks of both. The authors' code draws its landmarks from the tokens
+at random, on every call again; here they are the queries and the keys averaged over a grid, 2 grid^2 of them. With
+D = diag(M 1)
 
     inv(M) = D^(-1/2) inv(D^(-1/2) M D^(-1/2)) D^(-1/2)
 

@@ -70,7 +70,7 @@ class SoftAttention(KernelAttention):
         return self.at_centres(scale * F.gelu(self.normalised(x_bhmd)), size, mask)
 
     def normalised(self, x_bhmd: Tensor) -> Tensor:
-        """LayerNorm, in parts: torch.compile takes the gradient of the whole for one of another layout than it has."""
+        """LayerNorm in parts: torch.compile assumes another layout for the gradient of the whole than it has."""
         norm = self.landmark_norm
         centred_bhmd = x_bhmd - x_bhmd.mean(-1, keepdim=True)
         scaled_bhmd = centred_bhmd * (centred_bhmd.square().mean(-1, keepdim=True) + norm.eps).rsqrt()

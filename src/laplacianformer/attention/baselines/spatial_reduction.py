@@ -7,7 +7,7 @@ The convolution has a kernel and a stride of `ratio` tokens, so that keys and va
 and 1 in the stages of the paper, which is 7 x 7 of them everywhere at 224 pixels. O(N^2 d / ratio^2). With ratio=1
 there is no convolution, and it is softmax attention.
 
-A grid that is no multiple of `ratio` is filled up with zeros. A cell counts if one of its tokens does. Leading tokens
+A grid that is not a multiple of `ratio` is padded with zeros. A cell counts if one of its tokens does. Leading tokens
 are keys by LayerNorm alone. Keys are rotated at the centres of their cells.
 
 Shape suffixes: b batch, h heads, n tokens, r tokens of R, d head width, c channels.
@@ -45,7 +45,7 @@ class SpatialReductionAttention(GridAttention):
     def __init__(self, dim: int, num_heads: int, *, ratio: int | Mapping[int | str, int] = 1, **shared: Any) -> None:
         super().__init__(dim, num_heads, **shared)
         if isinstance(ratio, Mapping):
-            by_width = {int(width): each for width, each in ratio.items()}  # names in JSON are texts
+            by_width = {int(width): each for width, each in ratio.items()}  # keys in JSON are text
             if dim not in by_width:
                 raise ValueError(f"{type(self).__name__}: ratio must have a number for width {dim}, got {dict(ratio)}")
             ratio = by_width[dim]

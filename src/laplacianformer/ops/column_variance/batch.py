@@ -40,14 +40,14 @@ def batch_variance(
 
 
 def _rows_that_count(x_bhnm: Tensor, mask: TokenMask | None) -> Tensor:
-    """Of each column, (m,)."""
+    """How many rows count, for each column: (m,)."""
     if mask is None:
         return x_bhnm.new_full(x_bhnm.shape[-1:], x_bhnm.shape[0] * x_bhnm.shape[2])
     return (mask.mask_bn.sum(1, keepdim=True) * mask.landmarks_bm).sum(0).to(x_bhnm.dtype)
 
 
 def _weights_of_this_process(rows_m: Tensor) -> tuple[Tensor, Tensor]:
-    """By which the mean of each column enters that of all processes, and their sums.
+    """The weights with which the mean of each column enters that of all processes, and the sums of these weights.
 
     They are 1 where all have equally many rows. The same calls with and without a mask: processes wait for each other.
     """

@@ -19,8 +19,8 @@ from laplacianformer.ops.gelu import cpu, reference
 def gelu(x: Tensor, *, backend: str | None = None) -> Tensor:
     """x Phi(x), Phi the distribution function of the normal distribution: `torch.nn.functional.gelu`.
 
-    On the cpu backend, float32 is right to a few roundings for every x; PyTorch's own function loses all digits of the
-    small results for x < -5, and gives NaN for infinity.
+    On the cpu backend, float32 is right to a few rounding errors for every x; PyTorch's own function loses all digits
+    of the small results for x < -5, and gives NaN for infinity.
 
     Args:
         x: any shape.

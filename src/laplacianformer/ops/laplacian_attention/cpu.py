@@ -1,5 +1,5 @@
 """The attention in one call of the C++ extension, and its gradient in another: on small images, calls cost more than
-work.
+the work in them.
 
 Numbers are float32; without gradients tokens may also be bfloat16 or float16, which is what autocast makes of them,
 and are widened as they are read.

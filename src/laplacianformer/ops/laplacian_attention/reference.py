@@ -7,7 +7,7 @@ The whitening folds away: Z L = C (gain/m P D L) + 1 mean_rows(L), with P = I - 
 kernel products and one m x m solve.
 
 With a mask, N and m of an item count the tokens and landmarks that are there. Rows and columns of W that belong to no
-landmark are those of the identity, so that its inverse falls apart, and L and F are zero there.
+landmark are those of the identity, so that its inverse is block-diagonal, and L and F are zero there.
 
 Shape suffixes: b batch, h heads, n tokens, m landmarks, d head width.
 """

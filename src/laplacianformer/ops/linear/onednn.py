@@ -1,4 +1,4 @@
-"""The matrix products of linear layers by oneDNN, which PyTorch comes with and uses in compiled graphs.
+"""The matrix products of linear layers by oneDNN, which comes with PyTorch and which it uses in compiled graphs.
 
 On AMD CPUs with AVX-512 it is faster than the library behind PyTorch's own products, MKL: docs/benchmarks.md says how
 much. It computes in float32, too. PyTorch has no public name for these products.

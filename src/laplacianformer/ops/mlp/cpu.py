@@ -128,7 +128,7 @@ def _products(x: Tensor, weight1: Tensor, weight2: Tensor) -> Any:
 
 
 def _blocks(rows: int, width: int) -> list[slice]:
-    """Of equal size, for a single row is computed in another way by some libraries. At least one, which may be empty,
+    """Of equal size, because some libraries compute a single row in another way. At least one, which may be empty,
     so that every gradient has a shape."""
     most = max(_LEAST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
     count = max(1, -(-rows // most))
