@@ -168,7 +168,7 @@ class AblationAttention(LaplacianAttention):
         if self.landmark_filter is None:
             return super().landmarks(x_bhnd, size, mask)
         tokens_bnc = x_bhnd.transpose(1, 2).flatten(2)
-        dtype = self.landmark_filter.weight.dtype
+        dtype = self.qkv.weight.dtype
         filtered = self.on_grid(self.landmark_filter, tokens_bnc[:, self.prefix :].to(dtype), size)
         filtered = torch.cat([tokens_bnc[:, : self.prefix], filtered.to(x_bhnd.dtype)], dim=1)
         return super().landmarks(filtered.unflatten(2, (self.num_heads, -1)).transpose(1, 2), size, mask)

@@ -14,7 +14,16 @@ from laplacianformer.experiments import variants
 from laplacianformer.experiments.frame import Outcome, Settings, Verdict
 from laplacianformer.experiments.rows import Row, write_rows
 from laplacianformer.experiments.sweep import Training
-from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, QUICK, Variants, compared, other_mixer, train
+from laplacianformer.experiments.trainings import (
+    CONTROLS,
+    DEFAULT,
+    QUICK,
+    Variants,
+    compared,
+    other_mixer,
+    placed,
+    train,
+)
 
 SOURCE: str = "a course project's implementation of the paper, the only other one that publishes numbers"
 CLAIM: str = (
@@ -30,6 +39,7 @@ ARMS: Variants = {
     "spatial reduction": other_mixer("spatial-reduction", "{ratio: {32: 8, 64: 4, 128: 2, 160: 1}}"),
     "no mixing": CONTROLS["no mixing"],
 }
+ARMS = {name: placed(changes, "cifar100") for name, changes in ARMS.items()}
 SEEDS = 3
 RATES = (0.0015, 0.003, 0.006)  # further ones by factors of 2, while the best is the first or the last
 MOST_RATES = 6

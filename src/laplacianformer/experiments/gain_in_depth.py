@@ -21,9 +21,9 @@ SEEDS = 3
 TOLERANCE = 0.5  # points by which gain 1 may be ahead at the upper end of the interval
 # Both gains are stated, because the recipe may state another one.
 GAINS: Variants = {
-    AUTO: ("model.args.attention_args.gain=auto",),
-    ONE: ("model.args.attention_args.gain=1.0",),
-    "mean over queries": (*CONTROLS["mean over queries"], "model.args.attention_args.gain=auto"),
+    AUTO: ("attention_args.gain=auto",),
+    ONE: ("attention_args.gain=1.0",),
+    "mean over queries": (*CONTROLS["mean over queries"], "attention_args.gain=auto"),
     "no mixing": CONTROLS["no mixing"],
 }
 DEPTH = (

@@ -3,7 +3,7 @@
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import write_rows
-from laplacianformer.experiments.trainings import DEFAULT, Variants, other_mixer, with_arguments
+from laplacianformer.experiments.trainings import DEFAULT, IMAGES, Variants, other_mixer, with_arguments
 
 SOURCE: str = "beyond the paper, on its tables of models"
 CLAIM: str = "With everything else equal, Laplacian attention is more accurate than every other token mixer."
@@ -34,6 +34,6 @@ WHOLE = ("data.train_samples=null", "data.val_samples=null", "optimise.epochs=2"
 def run(settings: Settings) -> Outcome:
     shared = () if settings.quick or settings.imagenet else WHOLE
     compared = {name: MIXERS[name] for name in QUICK} if settings.quick else MIXERS
-    rows = variants.compare(settings, "mixer", compared, OURS, seeds=SEEDS, shared=shared)
+    rows = variants.compare(settings, "mixer", compared, OURS, seeds=SEEDS, recipe=IMAGES, shared=shared)
     write_rows(settings.results / "accuracy.csv", variants.table(rows, "mixer", OURS))
     return variants.judge(rows, "mixer", OURS)

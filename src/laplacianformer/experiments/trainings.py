@@ -1,8 +1,8 @@
 """The one training that the sweeps vary, and what they have in common.
 
-All of them share recipes/probe.yaml, the seeds, the controls and the table of trainings: a run that two sweeps ask for,
-such as the default one, is trained once. --quick trains on a few handwritten digits, --imagenet at the paper's own
-scale.
+Most share recipes/probe-listops.yaml, in which attention matters, the seeds, the controls and the table of trainings: a
+run that two sweeps ask for, such as the default one, is trained once. It generates its data. --quick trains on a few
+sequences or handwritten digits, --imagenet at the paper's own scale.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,34 +12,37 @@ from laplacianformer.attention._options import needs_ablation
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import PairedDifference, Summary, paired, summary
-from laplacianformer.experiments.sweep import ABLATION, Training, sweep
+from laplacianformer.experiments.sweep import Training, sweep
 
 SEEDS = 5
-PROBE, PYRAMID = "probe", "ablation"  # recipes: where attention alone mixes tokens, and a small LaplacianFormer
+# Recipes: two models in which attention alone mixes tokens, of sequences and of images, and a small LaplacianFormer.
+LISTOPS, IMAGES, PYRAMID = "probe-listops", "probe", "ablation"
 QUICK = (
     *("data.train_samples=144", "data.val_samples=72", "data.workers=0", "optimise.epochs=2"),
     *("optimise.warmup_epochs=0.5", "run.tensorboard=false"),
 )
-# Overrides of the recipe, by name of the variant. The default run is the recipe as it is.
+# By name of the variant: what is changed in the model of the recipe, such as attention=softmax. The default run is the
+# recipe as it is.
 Variants = Mapping[str, tuple[str, ...]]
 DEFAULT: tuple[str, ...] = ()
+PLAIN: dict[str, object] = {"qk_norm": "false"}
 
 
 def other_mixer(name: str, arguments: str = "{}") -> tuple[str, ...]:
     """The recipe with another token mixer, which does not have the arguments of the default one."""
-    return f"model.args.attention={name}", f"model.args.attention_args={arguments}"
+    return f"attention={name}", f"attention_args={arguments}"
 
 
 def with_arguments(**arguments: object) -> tuple[str, ...]:
     """The recipe with some arguments of its attention changed."""
-    changed = (f"model.args.attention_args.{name}={value}" for name, value in arguments.items())
-    return (*((ABLATION,) if needs_ablation(arguments) else ()), *changed)
+    changed = (f"attention_args.{name}={value}" for name, value in arguments.items())
+    return (*(("attention=ablation",) if needs_ablation(arguments) else ()), *changed)
 
 
 # What attention is worth: the accuracy without any, and with the same for all queries.
 CONTROLS: Variants = {
     "no mixing": other_mixer("no-mixing"),
-    "mean over queries": ("model.args.attention=mean-over-queries",),
+    "mean over queries": ("attention=mean-over-queries",),
 }
 
 
@@ -49,7 +52,7 @@ def runs_of(
     column: str,
     *,
     seeds: int = SEEDS,
-    recipe: str = PROBE,
+    recipe: str = LISTOPS,
     shared: tuple[str, ...] = (),
     labels: Row | None = None,
 ) -> list[Training]:
@@ -59,18 +62,27 @@ def runs_of(
     """
     recipe, scaled, data = _scaled(settings, recipe)
     return [
-        Training(recipe, {**(labels or {}), column: name}, (*scaled, *shared, *overrides), seed, data)
+        Training(recipe, {**(labels or {}), column: name}, (*scaled, *shared, *placed(changes, recipe)), seed, data)
         for seed in range(1 if settings.quick else settings.seeds or seeds)
-        for name, overrides in variants.items()
+        for name, changes in variants.items()
     ]
+
+
+def placed(changes: tuple[str, ...], recipe: str) -> tuple[str, ...]:
+    """Changes of the attention as overrides of a recipe; others are overrides already."""
+    model = "encoder" if recipe == LISTOPS else "model.args"
+    return tuple(f"{model}.{change}" if change.startswith("attention") else change for change in changes)
 
 
 def _scaled(settings: Settings, recipe: str) -> tuple[str, tuple[str, ...], str | None]:
     """Recipe, overrides and data at the scale that was asked for."""
+    if settings.imagenet is not None and not settings.quick:
+        normalised = ("model.args.attention_args.qk_norm=true",) if recipe == LISTOPS else ()  # as in that recipe
+        return "imagenet", normalised, settings.imagenet
+    if recipe == LISTOPS:
+        return recipe, QUICK if settings.quick else (), None
     if settings.quick:
-        return "digits", (*QUICK, *(("model.name=attention_probe",) if recipe == PROBE else ())), None
-    if settings.imagenet is not None:
-        return "imagenet", (), settings.imagenet
+        return "digits", (*QUICK, *(("model.name=attention_probe",) if recipe == IMAGES else ())), None
     if settings.cifar10 is None:
         raise InputError("this experiment trains on CIFAR-10: give --cifar10 DIR (DIR/train/CLASS, DIR/val/CLASS)")
     return recipe, (), settings.cifar10

@@ -68,19 +68,24 @@ def verdict_of_parts(confirmed: Sequence[bool]) -> Verdict:
     return "agrees" if all(confirmed) else "agrees in part" if any(confirmed) else "not confirmed at this scale"
 
 
-def judge(rows: Sequence[Row], column: str, default: str, others: Sequence[str] | None = None) -> Outcome:
-    """Whether the default is more accurate than the others. Differences within the noise count neither way."""
+def judge(
+    rows: Sequence[Row], column: str, default: str, others: Sequence[str] | None = None, forms: Sequence[str] = ()
+) -> Outcome:
+    """Whether the default is more accurate than the others. Differences within the noise count neither way. `forms`: as
+    in `outcome`."""
     found = compared(rows, column, default)
     rivals = others or [name for name in found if name != default and name not in CONTROLS]
     differences = [found[name][1] for name in rivals]
     if any(difference.clear and difference.mean > 0 for difference in differences):
-        return outcome(rows, column, default, "disagrees")
-    return outcome(rows, column, default, verdict_of_parts([difference.clear for difference in differences]))
+        return outcome(rows, column, default, "disagrees", forms)
+    return outcome(rows, column, default, verdict_of_parts([difference.clear for difference in differences]), forms)
 
 
-def outcome(rows: Sequence[Row], column: str, default: str, verdict: Verdict) -> Outcome:
-    """What was measured, and the verdict, unless attention is worth so little that nothing can be said about it."""
-    worth, matters = worth_of_attention(rows, column, default)
+def outcome(rows: Sequence[Row], column: str, default: str, verdict: Verdict, forms: Sequence[str] = ()) -> Outcome:
+    """What was measured, and the verdict, unless attention is worth so little that nothing can be said about it: the
+    default, or where that is what is in question the best of these forms."""
+    best = max((default, *forms), key=lambda name: summary(accuracies(rows, column, name)).mean)
+    worth, matters = worth_of_attention(rows, column, best)
     return Outcome(
         f"{measured(rows, column, default)} {worth}", verdict if matters else "attention does not matter here"
     )
