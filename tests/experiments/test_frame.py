@@ -25,7 +25,7 @@ def test_list_names_all(capsys) -> None:
     [
         ([], "name an experiment"),
         (["nothing"], "no experiment 'nothing'"),
-        (["attention"], "give --cifar10 DIR"),
+        (["mixers"], "give --cifar10 DIR"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments, message, capsys) -> None:

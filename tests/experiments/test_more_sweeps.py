@@ -26,11 +26,11 @@ pytest.importorskip("lightning")
         ({"relative eps": [63, 64, 65]}, "agrees in part"),
         ({"relative eps": [57, 58, 59]}, "disagrees"),
         ({"all three": [63, 64, 65], "normalised values, gain 1": [57, 58, 59]}, "not confirmed at this scale"),
-        ({name: [63, 64, 65] for name in magnitudes.CHOICES if name != "default"}, "agrees"),
+        ({name: [63, 64, 65] for name in magnitudes.CHOICES if name != magnitudes.NONE}, "agrees"),
     ],
 )
-def test_each_of_the_magnitudes_alone_is_to_beat_the_default(changed, verdict) -> None:
-    same = {name: [60, 62, 61] for name in magnitudes.CHOICES} | {"default": [60, 61, 62]}
+def test_each_of_the_magnitudes_alone_is_to_beat_none_of_them(changed, verdict) -> None:
+    same = {name: [60, 62, 61] for name in magnitudes.CHOICES} | {magnitudes.NONE: [60, 61, 62]}
     assert magnitudes.judge(rows("magnitudes", **same | changed)).verdict == verdict
 
 
@@ -53,12 +53,12 @@ def test_mixers_take_all_images_and_leave_a_table(tmp_path, monkeypatch) -> None
 
 def test_every_mixer_of_the_package_is_compared() -> None:
     """On the probe each is a model that takes its arguments."""
-    for overrides in mixers.MIXERS.values():
-        loaded = load_recipe("probe", (*mixers.WHOLE, *overrides))
+    for changes in mixers.MIXERS.values():
+        loaded = load_recipe("probe", (*mixers.WHOLE, *trainings.placed(changes, "probe")))
         assert loaded.data.train_samples is None
         model = timm.create_model(loaded.model.name, num_classes=3, **loaded.model.args)
         assert model(torch.randn(1, 3, 32, 32)).shape == (1, 3)
-    named = {overrides[0].partition("=")[2] for overrides in mixers.MIXERS.values() if overrides}
+    named = {changes[0].partition("=")[2] for changes in mixers.MIXERS.values() if changes}
     assert named | {"laplacian"} == {*ATTENTIONS}
 
 
@@ -93,8 +93,8 @@ def test_the_gain_is_compared_in_two_pyramids(tmp_path, monkeypatch) -> None:
 
 
 def test_the_deep_pyramid_is_one_that_both_gains_fit() -> None:
-    for overrides in gain_in_depth.GAINS.values():
-        loaded = load_recipe("ablation", (*gain_in_depth.DEPTH, *overrides))
+    for changes in gain_in_depth.GAINS.values():
+        loaded = load_recipe("ablation", (*gain_in_depth.DEPTH, *trainings.placed(changes, "ablation")))
         model = timm.create_model(loaded.model.name, num_classes=3, **loaded.model.args)
         assert model(torch.randn(2, 3, 32, 32)).shape == (2, 3)
         assert sum(len(stage.blocks) for stage in model.stages) == 19

@@ -18,7 +18,6 @@ from laplacianformer.experiments import (
     gain,
     kernel_convergence,
     magnitudes,
-    mixers,
     other_kernels,
     qk_distances,
     scale,
@@ -31,6 +30,8 @@ from laplacianformer.experiments.frame import Settings, reproduce
 from laplacianformer.experiments.rows import read_rows
 from laplacianformer.experiments.starts import Start
 from laplacianformer.experiments.sweep import ABLATION, Training
+from laplacianformer.sequences import load_recipe as load_sequences
+from laplacianformer.sequences._task import create_encoder
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("lightning")
@@ -39,7 +40,7 @@ SWEEPS = {
     "attention": attention.KINDS,
     "kernel-convergence": kernel_convergence.VARIANTS,
     "solver-accuracy": solver_accuracy.SOLVERS,
-    "lambda": scale.SCALES,
+    "lambda": scale.COMPARED,
     "whitening": whitening.KINDS,
     "other-kernels": other_kernels.KERNELS,
     "gain": gain.GAINS,
@@ -60,33 +61,42 @@ def rows(column, **accuracies):
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_has_the_default_run_and_no_training_twice(name) -> None:
     every = list(SWEEPS[name].values())
-    assert trainings.DEFAULT in every
+    assert trainings.DEFAULT in every or name == "lambda"  # which is without the norm of queries and keys
     assert len(set(every)) == len(every)
 
 
-SMALL = {
-    "probe": ("attention_probe", {"depth": 1, "embed_dim": 32, "num_heads": 1}),
-    "imagenet": ("laplacianformer_nano", {"depths": [1], "embed_dims": [32], "num_heads": [1], "mlp_ratios": [1]}),
-}
+def encoder(overrides):
+    return create_encoder(load_sequences(trainings.LISTOPS, ("encoder.depth=1", *overrides)), ("a", "b", "c"))
 
 
-@pytest.mark.parametrize("recipe", SMALL)
-def test_every_variant_is_a_model_that_differs_from_the_others(recipe) -> None:
-    """With the recipes of both scales; small models, as the arguments of the attention do not depend on the size."""
-    name, small = SMALL[recipe]
-    images, outputs = torch.randn(2, 3, 32, 32), {}
-    for overrides in {overrides for sweep in (*SWEEPS.values(), trainings.CONTROLS) for overrides in sweep.values()}:
+def small_classifier(overrides):
+    """The arguments of the attention do not depend on the size."""
+    small = {"depths": [1], "embed_dims": [32], "num_heads": [1], "mlp_ratios": [1]}
+    args = load_recipe("imagenet", ("model.args.attention_args.qk_norm=true", *overrides)).model.args
+    return timm.create_model("laplacianformer_nano", num_classes=3, **args | small)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "build", "inputs"),
+    [
+        (trainings.LISTOPS, encoder, torch.arange(40).reshape(2, 20) % 13 + 1),
+        ("imagenet", small_classifier, torch.linspace(-1, 1, 2 * 3 * 32 * 32).sin().reshape(2, 3, 32, 32)),
+    ],
+)
+def test_every_variant_is_a_model_that_differs_from_the_others(recipe, build, inputs) -> None:
+    """With the recipes of both scales."""
+    outputs = {}
+    for changes in {changes for sweep in (*SWEEPS.values(), trainings.CONTROLS) for changes in sweep.values()}:
         torch.manual_seed(0)
-        loaded = load_recipe(recipe, overrides)
-        model = timm.create_model(name, num_classes=3, **loaded.model.args | small)
-        output = model(images)
+        model = build(trainings.placed(changes, recipe))
+        output = model(inputs)
         output.square().sum().backward()
         assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
-        outputs[overrides] = output.detach()
+        outputs[changes] = output.detach()
     del outputs[gain.GAINS["gain learned"]]  # is the default at the start of a training
-    for overrides, output in outputs.items():
+    for changes, output in outputs.items():
         same = [name for name, other in outputs.items() if torch.equal(output, other)]
-        assert same == [overrides]
+        assert same == [changes]
 
 
 def full(**given) -> Settings:
@@ -94,19 +104,16 @@ def full(**given) -> Settings:
 
 
 def test_rows_of_the_probe_are_found_again_by_the_sweeps() -> None:
-    """A training that is in the table is not made again. Rotary positions are in no sweep."""
+    """A training that is in the table is not made again."""
     variants = [{**found, **trainings.CONTROLS} for found in SWEEPS.values()]
-    sweeps = [trainings.runs_of(full(cifar10="anywhere"), each, "kind") for each in variants]
-    every = {**mixers.MIXERS, **trainings.CONTROLS}
-    sweeps.append(trainings.runs_of(full(cifar10="anywhere"), every, "mixer", shared=mixers.WHOLE))
-    runs = {run.key: run for sweep in sweeps for run in sweep}
+    runs = {run.key: run for each in variants for run in trainings.runs_of(full(), each, "kind")}
     rows = read_rows(ROOT / "results" / "experiments" / "trainings" / "runs.csv")
-    made = [row for row in rows if row["recipe"] == "probe" and "rope" not in row["overrides"]]
+    made = [row for row in rows if row["recipe"] == trainings.LISTOPS]
     assert made
     for row in made:
         run = runs[row["run"]]
-        assert (row["recipe"], int(row["seed"])) == (run.recipe, run.seed)
-        assert set(row["overrides"].split(" model.")) == set(" ".join(changes(run)).split(" model."))
+        assert int(row["seed"]) == run.seed
+        assert set(row["overrides"].split(" encoder.")) == set(" ".join(run.overrides).split(" encoder."))
 
 
 @pytest.mark.parametrize(("module", "column"), [(attention_maps, "model"), (qk_distances, "model")])
@@ -124,15 +131,11 @@ def test_every_run_of_experiments_that_inspect_trained_models_has_its_row(module
     assert {run.key for run in raised.value.args[0]} <= recorded
 
 
-def changes(run: Training) -> list[str]:
-    return [override for override in run.overrides if override != ABLATION]
-
-
 def test_options_that_only_compare_are_those_of_the_ablation_mixer() -> None:
-    assert trainings.with_arguments(kernel="gaussian") == (ABLATION, "model.args.attention_args.kernel=gaussian")
-    assert trainings.with_arguments(whitening="full")[0] == ABLATION
+    assert trainings.with_arguments(kernel="gaussian") == ("attention=ablation", "attention_args.kernel=gaussian")
+    assert trainings.with_arguments(whitening="full")[0] == "attention=ablation"
     for arguments in ({"whitening": "null"}, {"scale": 2}, {"gain": "learned"}, {"iterations": 12}):
-        assert ABLATION not in trainings.with_arguments(**arguments)
+        assert "attention=ablation" not in trainings.with_arguments(**arguments)
     plain, renamed = Training("ablation", {}, ("a=1",), 0), Training("ablation", {}, ("a=1", ABLATION), 0)
     assert plain.key == renamed.key
     assert ABLATION in renamed.arguments
@@ -204,8 +207,11 @@ def test_nothing_is_said_where_attention_is_worth_less_than_two_points(mean, wor
     ],
 )
 def test_attention_is_to_beat_the_gaussian_and_not_to_lose_to_softmax(gaussian, softmax, verdict) -> None:
-    found = rows("attention", laplacian=[60, 61, 62], gaussian=gaussian, softmax=softmax)
-    assert attention.judge(found).verdict == verdict
+    """The Gaussian kernel in whichever of its two forms is the better one."""
+    for better, worse in (("gaussian", "gaussian, plain"), ("gaussian, plain", "gaussian")):
+        forms = {better: gaussian, worse: [45, 46, 47]}
+        found = rows("attention", laplacian=[60, 61, 62], softmax=softmax, **forms)
+        assert attention.judge(found).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ CLAIM: str = (
 # averaged: the mean of the values instead of their sum, because blocks here normalise before the attention: Skyformer's
 # sums start at 5 to 50 times the values. SOFT++ normalises by itself (docs/baselines.md).
 MODELS = {
-    "SOFT++": ("soft++", "{{kernel: {}}}"),
-    "Skyformer": ("skyformer", "{{kernel: {}, averaged: true}}"),
+    "SOFT++": ("soft++", "{{kernel: {}, grid: 4}}"),
+    "Skyformer": ("skyformer", "{{kernel: {}, grid: 4, averaged: true}}"),
 }
 KERNELS = ("laplacian", "gaussian")
 OURS = "LaplacianFormer"

@@ -14,16 +14,12 @@ from laplacianformer.attention import LaplacianAttention
 from laplacianformer.attention.baselines._nystrom import KernelAttention
 from laplacianformer.classification import load_recipe
 from laplacianformer.experiments.sweep import Training
-from laplacianformer.experiments.trainings import LISTOPS
-from laplacianformer.sequences import load_recipe as load_sequences
-from laplacianformer.sequences import open_sequences
-from laplacianformer.sequences._task import create_encoder
 
-INPUTS = 8
+IMAGES = 8
 
 
 class Start(NamedTuple):
-    """Means over the layers of a model with its initial weights, in training mode, on lists or smooth random images."""
+    """Means over the layers of a model with its initial weights, in training mode, on smooth random images."""
 
     off_diagonal: float  # of W, the kernel among landmarks
     fraction: float  # norm of the global branch without its mean over queries, over that of the values
@@ -35,28 +31,16 @@ class Start(NamedTuple):
 @torch.no_grad()
 def start_of(run: Training) -> Start:
     """The start of a training whose token mixer has landmarks."""
+    recipe = load_recipe(run.recipe, run.overrides)
     torch.manual_seed(run.seed)
-    found = _observed(*(_encoder if run.recipe == LISTOPS else _classifier)(run))
+    model = timm.create_model(recipe.model.name, num_classes=10, **recipe.model.args).train()
+    side = recipe.data.size
+    images = F.interpolate(torch.randn(IMAGES, 3, side // 4, side // 4), size=(side, side), mode="bicubic")
+    found = _observed(model, images)
     return Start(*(sum(values) / len(values) for values in zip(*found, strict=True)))
 
 
-def _encoder(run: Training) -> tuple[nn.Module, Tensor]:
-    """The model and a batch of lists as long as the shortest of them."""
-    recipe = load_sequences(run.recipe, run.overrides)
-    lists = open_sequences(recipe.data.wanted("train", INPUTS))
-    tokens = [torch.as_tensor(lists.read(index)[0], dtype=torch.long) for index in range(INPUTS)]
-    length = min(map(len, tokens))
-    return create_encoder(recipe, lists.classes).train(), torch.stack([each[:length] for each in tokens])
-
-
-def _classifier(run: Training) -> tuple[nn.Module, Tensor]:
-    recipe = load_recipe(run.recipe, run.overrides)
-    model = timm.create_model(recipe.model.name, num_classes=10, **recipe.model.args).train()
-    side = recipe.data.size
-    return model, F.interpolate(torch.randn(INPUTS, 3, side // 4, side // 4), size=(side, side), mode="bicubic")
-
-
-def _observed(model: nn.Module, batch: Tensor) -> list[Start]:
+def _observed(model: nn.Module, images: Tensor) -> list[Start]:
     """Of each layer, in order."""
     found: list[Start] = []
 
@@ -74,7 +58,7 @@ def _observed(model: nn.Module, batch: Tensor) -> list[Start]:
 
     kinds = (KernelAttention, LaplacianAttention)
     hooks = [layer.register_forward_pre_hook(observe) for layer in model.modules() if isinstance(layer, kinds)]
-    model(batch)
+    model(images)
     for hook in hooks:
         hook.remove()
     return found
