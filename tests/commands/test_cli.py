@@ -181,18 +181,6 @@ def test_ctrl_c_in_a_terminal_ends_with_one_line():
 
 
 @pytest.mark.slow
-def test_the_command_line_starts_without_what_commands_need():
-    """Only torch, timm and rich: --help must not wait for the rest, or fail where an extra is not installed."""
-    code = "import sys, laplacianformer\nbefore = set(sys.modules)\nimport laplacianformer.cli\n"
-    code += "added = {name.split('.')[0] for name in set(sys.modules) - before}\n"
-    code += "ours = sorted(name for name in set(sys.modules) - before if name.startswith('laplacianformer.'))\n"
-    code += "print(*ours)\nsys.exit(bool(added & {'lightning', 'matplotlib', 'onnx', 'gradio', 'pydantic', 'yaml'}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    ours = [name for name in done.stdout.split() if not name.startswith("laplacianformer.commands")]
-    assert ours in (["laplacianformer.cli"], ["laplacianformer._util.errors", "laplacianformer.cli"])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "said"), [(["-m", "laplacianformer", "info"], ""), (["-c", "import laplacianformer"], "Traceback")]
 )
