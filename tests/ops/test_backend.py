@@ -1,8 +1,5 @@
 import asyncio
 import importlib
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -142,7 +139,7 @@ def test_the_gradient_in_another_thread_runs_on_the_backend_of_its_forward(broke
 
 
 @pytest.mark.slow
-def test_environment_variables_choose_the_level_and_force_a_backend_and_the_argument_overrides_it():
+def test_environment_variables_choose_the_level_and_force_a_backend_and_the_argument_overrides_it(run_fresh):
     program = (
         "import torch\n"
         "from laplacianformer import ops\n"
@@ -155,10 +152,8 @@ def test_environment_variables_choose_the_level_and_force_a_backend_and_the_argu
         "with ops.use_backend(None): ops.laplacian_kernel(x, x, 4.0)\n"
         "print('done')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment |= {"LAPLACIANFORMER_BACKEND": "fast", "LAPLACIANFORMER_CPU_LEVEL": "baseline"}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    error, done = run.stdout.splitlines()
+    printed = run_fresh(program, LAPLACIANFORMER_BACKEND="fast", LAPLACIANFORMER_CPU_LEVEL="baseline")
+    error, done = printed.splitlines()
     assert error.startswith("unknown backend 'fast' (argument, use_backend or LAPLACIANFORMER_BACKEND)")
     assert done == "done"
 

@@ -93,6 +93,7 @@ for line in sys.stdin:
         except BaseException:
             traceback.print_exc()
             os._exit(1)
+        sys.stdout.flush()
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
