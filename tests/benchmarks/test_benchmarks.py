@@ -1,21 +1,13 @@
 """The scripts in benchmarks/ are too slow to run here: tested is that they start, and what they compute from times."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-
-
-def run(code: str) -> str:
-    """In a process of its own: some scripts change the environment, and modules have the names of others."""
-    result = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 # What the scripts compute from what they measure. Run with `folder`, an empty one.
@@ -76,7 +68,9 @@ assert (folder / "accuracy.png").stat().st_size > 1000
 """,
 }
 RUN = f"""
-import contextlib, importlib, io, json, pathlib, sys, tempfile, traceback
+import contextlib, importlib, io, json, os, pathlib, sys, tempfile, traceback
+os.chdir({str(FOLDER)!r})
+sys.path.insert(0, {str(FOLDER)!r})
 said, failures = {{}}, {{}}
 for name in {NAMES}:
     module = importlib.import_module(name)
@@ -98,11 +92,11 @@ print(json.dumps([{{name: text.getvalue() for name, text in said.items()}}, fail
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[dict[str, str], dict[str, str]]:
-    """The help of every script, and the failures of COMPUTED, all in one process: importing takes nearly all of the
-    time."""
+def found(run_fresh: Callable[..., str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The help of every script, and the failures of COMPUTED, all in one process, as importing takes nearly all of the
+    time: not in this one, as some scripts change the environment, and modules have the names of others."""
     pytest.importorskip("matplotlib")
-    said, failures = json.loads(run(RUN).splitlines()[-1])
+    said, failures = json.loads(run_fresh(RUN).splitlines()[-1])
     return said, failures
 
 
