@@ -1,5 +1,7 @@
+import json
 import os
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,36 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Compile in this process: a pool of compilers, each of which imports torch, takes longer than small graphs do.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+
+# In a process that has imported the libraries, and nothing of this package.
+FRESH = """
+import json, os, sys, torch, timm
+
+def run(output, environment, code):
+    os.environ.update(json.loads(environment))
+    for stream in (1, 2):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    exec(code, {"__name__": "__main__"})
+"""
+
+
+@pytest.fixture(scope="session")
+def run_fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Runs code in a process of its own, with variables of the environment, where the import of this package takes a
+    fraction of a second, and returns what it prints; an error is a failure."""
+    from tests.training.helpers import forking
+
+    folder = tmp_path_factory.mktemp("fresh")
+    with forking(FRESH, PYTHONPATH=os.pathsep.join(filter(None, sys.path))) as call:
+
+        def run(code: str, **environment: str) -> str:
+            output = folder / f"{len(list(folder.iterdir()))}.txt"
+            ended = call(output, json.dumps(environment), code)
+            assert ended == 0, output.read_text()
+            return output.read_text()
+
+        yield run
 
 
 @pytest.hookimpl(trylast=True)  # after the tests that are not asked for were left out

@@ -119,6 +119,7 @@ def test_compiled_in_one_graph(size: tuple[int, ...], training: bool) -> None:
     layer = LaplacianAttention(DIM, HEADS, axes=len(size), prefix=1).train(training)
     x, mask = torch.randn(2, 118, DIM), torch.rand(2, 118) < 0.7
     other = copy.deepcopy(layer)
+    torch._dynamo.reset()  # sizes that differ from those of another test would be symbols
     compiled = torch.compile(lambda layer, x, mask: layer(x, size, mask), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(layer, x, mask), other(x, size, mask), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(dict(layer.named_buffers()), dict(other.named_buffers()), rtol=1e-4, atol=1e-6)

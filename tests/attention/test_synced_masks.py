@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, distributed
-from torch.multiprocessing import spawn
+from torch.multiprocessing import get_context, start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from laplacianformer import LaplacianAttention
@@ -50,7 +50,8 @@ def train(rank: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_with_padding_are_whitened_as_one(tmp_path: Path) -> None:
-    spawn(train, (str(tmp_path),), nprocs=2)
+    get_context("forkserver").set_forkserver_preload(["laplacianformer"])  # imported once for both
+    start_processes(train, (str(tmp_path),), nprocs=2, start_method="forkserver")
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for case in CASES:
         x, mask = batch(case)

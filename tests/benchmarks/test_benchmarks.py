@@ -1,41 +1,13 @@
 """The scripts in benchmarks/ are too slow to run here: tested is that they start, and what they compute from times."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
-
-
-def run(code: str) -> str:
-    """In a process of its own: some scripts change the environment, and modules have the names of others."""
-    result = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-@pytest.mark.slow
-def test_every_script_can_be_imported_and_has_help() -> None:
-    assert len(NAMES) > 5
-    code = f"""
-import importlib, sys
-for name in {NAMES}:
-    module = importlib.import_module(name)
-    if hasattr(module, "main"):
-        sys.argv = [f"{{name}}.py", "--help"]
-        try:
-            module.main()
-        except SystemExit as ended:
-            assert ended.code == 0
-"""
-    printed = run(code)
-    scripts = [name for name in NAMES if name not in ("ahead_of_time", "comparing", "trainings")]
-    assert all(f"usage: {name}.py" in printed for name in scripts)
-    assert all(f"python benchmarks/{name}.py" in printed for name in scripts)
 
 
 # What the scripts compute from what they measure. Run with `folder`, an empty one.
@@ -96,27 +68,48 @@ assert (folder / "accuracy.png").stat().st_size > 1000
 """,
 }
 RUN = f"""
-import json, pathlib, sys, tempfile, traceback
-failures = {{}}
+import contextlib, importlib, io, json, os, pathlib, sys, tempfile, traceback
+os.chdir({str(FOLDER)!r})
+sys.path.insert(0, {str(FOLDER)!r})
+said, failures = {{}}, {{}}
+for name in {NAMES}:
+    module = importlib.import_module(name)
+    if hasattr(module, "main"):
+        sys.argv = [f"{{name}}.py", "--help"]
+        with contextlib.redirect_stdout(io.StringIO()) as said[name]:
+            try:
+                module.main()
+            except SystemExit as ended:
+                assert ended.code == 0
 for name, code in {COMPUTED!r}.items():
     with tempfile.TemporaryDirectory() as folder:
         try:
             exec(code, {{"folder": pathlib.Path(folder)}})
         except Exception:
             failures[name] = traceback.format_exc()
-print(json.dumps(failures))
+print(json.dumps([{{name: text.getvalue() for name, text in said.items()}}, failures]))
 """
 
 
 @pytest.fixture(scope="module")
-def failures() -> dict[str, str]:
-    """Of COMPUTED, all in one process: importing takes nearly all of the time."""
+def found(run_fresh: Callable[..., str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The help of every script, and the failures of COMPUTED, all in one process, as importing takes nearly all of the
+    time: not in this one, as some scripts change the environment, and modules have the names of others."""
     pytest.importorskip("matplotlib")
-    found: dict[str, str] = json.loads(run(RUN).splitlines()[-1])
-    return found
+    said, failures = json.loads(run_fresh(RUN).splitlines()[-1])
+    return said, failures
+
+
+@pytest.mark.slow
+def test_every_script_can_be_imported_and_has_help(found: tuple[dict[str, str], dict[str, str]]) -> None:
+    assert len(NAMES) > 5
+    scripts = [name for name in NAMES if name not in ("ahead_of_time", "comparing", "trainings")]
+    assert sorted(found[0]) == scripts
+    assert all(f"usage: {name}.py" in text for name, text in found[0].items())
+    assert all(f"python benchmarks/{name}.py" in text for name, text in found[0].items())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", COMPUTED)
-def test_scripts_compute(what: str, failures: dict[str, str]) -> None:
-    assert what not in failures, failures[what]
+def test_scripts_compute(what: str, found: tuple[dict[str, str], dict[str, str]]) -> None:
+    assert what not in found[1], found[1][what]

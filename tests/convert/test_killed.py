@@ -19,22 +19,22 @@ OVERRIDES = [*QUICK, "match.epochs=2", "distil.epochs=1", "run.checkpoint_steps=
 
 # Kills itself, as the machine would, in the n-th call of a method of the loop: a step, or a phase.
 KILL = """
-import os, signal, sys
+import os, signal
 from pathlib import Path
 from laplacianformer.training._loop import Loop
 from tests.convert.test_killed import converted
 
-output, name, calls = sys.argv[1:]
-left, original = [int(calls)], getattr(Loop, name)
+def run(output, name, calls):
+    left, original = [int(calls)], getattr(Loop, name)
 
-def counted(*arguments):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments)
+    def counted(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
 
-setattr(Loop, name, counted)
-converted(Path(output))
+    setattr(Loop, name, counted)
+    converted(Path(output))
 """
 
 
@@ -42,20 +42,16 @@ def converted(output: Path) -> Any:
     return convert(teacher(), images(20), output, model_args=arguments(), overrides=OVERRIDES, resume=True)
 
 
-def killed(output: Path, name: str, calls: int) -> None:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with helpers.python(["-c", KILL, str(output), name, str(calls)], PYTHONPATH=path) as process:
-        text, _ = process.communicate()
-    assert process.returncode == -signal.SIGKILL, text
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_in_a_phase_and_between_the_phases_gives_the_same_bits(tmp_path: Path) -> None:
     whole, output = converted(tmp_path / "whole"), tmp_path / "killed"
-    killed(output, "advance", 4)
-    assert checkpoint.load(output / "match")["step"] == 3
-    killed(output, "run", 2)  # of the loop: after `match`, before `distil`
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with helpers.forking(KILL, PYTHONPATH=path) as killed:
+        assert killed(output, "advance", 4) == -signal.SIGKILL
+        assert checkpoint.load(output / "match")["step"] == 3
+        # Of the loop: after `match`, before `distil`.
+        assert killed(output, "run", 2) == -signal.SIGKILL
     assert (output / "match" / "model.safetensors").exists()
     assert not (output / "distil").exists()
     again = converted(output)

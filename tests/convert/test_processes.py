@@ -1,6 +1,8 @@
 """A conversion in two processes: the same global batch gives the same layers and the same curves."""
 
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,35 @@ from laplacianformer.cli import main
 from tests.convert.helpers import QUICK, SIDE, save_teacher, teacher
 from tests.training import helpers
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "laplacianformer"]
+# A command in two processes, with the variables that torchrun sets: its own start, and importing twice, take longer.
+# One that fails ends the other.
+TWO = """
+import os, signal
+import laplacianformer.convert, laplacianformer.training._loop, lightning.fabric
+from laplacianformer.cli import main
+
+def started(rank):
+    child = os.fork()
+    if child == 0:
+        os.environ.update(RANK=rank, LOCAL_RANK=rank)
+        main(COMMAND)
+        os._exit(0)
+    return child
+
+running = {started("0"), started("1")}
+while running:
+    ended, status = os.wait()
+    running.remove(ended)
+    if status:
+        for other in running:
+            os.kill(other, signal.SIGKILL)
+        raise SystemExit(status)
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_processes_give_the_curves_of_one(tmp_path: Path) -> None:
+def test_two_processes_give_the_curves_of_one(run_fresh: Callable[..., str], tmp_path: Path) -> None:
     save_teacher(tmp_path / "teacher.safetensors", teacher())
     helpers.image_folder(tmp_path / "data", size=SIDE)
     attention = {"grid": 2, "gain": "learned", "whitening": "synced"}
@@ -25,9 +50,12 @@ def test_two_processes_give_the_curves_of_one(tmp_path: Path) -> None:
         *("match.epochs=2", "distil.ema_decay=0.5", "run.log_steps=1", "augment.flip=0", "augment.scale=null"),
     )
     given = ["convert", str(tmp_path / "teacher.safetensors"), "--data", str(tmp_path / "data"), "--output"]
-    with helpers.python([*TORCHRUN, *given, str(tmp_path / "two.safetensors"), *quick, "run.devices=auto"]) as process:
-        text, _ = process.communicate()
-    assert process.returncode == 0, text
+    command = [*given, str(tmp_path / "two.safetensors"), *quick, "run.devices=auto"]
+    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "two"}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    run_fresh(f"COMMAND = {command!r}{TWO}", **variables)
     main([*given, str(tmp_path / "one.safetensors"), *quick])
     for phase in ("match", "distil"):
         expected, found = helpers.rows(tmp_path / "one" / phase), helpers.rows(tmp_path / "two" / phase)

@@ -1,10 +1,7 @@
 """examples/finetune.ipynb runs from top to bottom, and states what came out."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -49,15 +46,10 @@ def test_it_is_small():
 
 
 @pytest.mark.slow
-def test_it_runs(tmp_path):
-    python_path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, **SMALL, "MPLBACKEND": "agg", "PYTHONPATH": python_path}
-    ran = subprocess.run(
-        [sys.executable, "-c", code()], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert accuracies(ran.stdout)[-1] >= LEAST
+def test_it_runs(tmp_path, run_fresh):
+    ran = run_fresh(f"import os; os.chdir({str(tmp_path)!r})\n{code()}", **SMALL, MPLBACKEND="agg")
+    assert accuracies(ran)[-1] >= LEAST
     for sentence in re.findall(r"[A-Z][^.\d│┃]*\.", " ".join(printed().split())):  # those without numbers
-        assert sentence in " ".join(ran.stdout.split())
+        assert sentence in " ".join(ran.split())
     assert (tmp_path / "attention.png").is_file()
     assert (tmp_path / "digits.safetensors").is_file()

@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,13 +67,14 @@ def test_kernels_in_a_converted_model_have_their_seeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path) -> None:
+def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path, run_fresh) -> None:
     results = tmp_path / "results" / "experiments"
     verdict(results, "lambda", verdict="disagrees", commit="0123456789abcdef+")
     verdict(results, "gradients")
     (results / "gradients" / "lengths.csv").write_text("length\n1\n")
     paths = ["--results", str(results), "--page", str(tmp_path / "docs" / "reproduction.md")]
-    ended = subprocess.run([sys.executable, SCRIPT, *paths], capture_output=True, text=True, check=True)
+    command = f"sys.argv = {[str(SCRIPT), *paths]!r}; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    printed = run_fresh(f"import runpy, sys; {command}")
     text = (tmp_path / "docs" / "reproduction.md").read_text()
     assert "| [lambda](#lambda) | some words | **disagrees** |" in text
     assert "[numbers](../results/experiments/trainings/runs.csv), commit 0123456789ab," in text
@@ -83,4 +82,4 @@ def test_what_was_run_is_shown_and_what_was_not_is_said(tmp_path) -> None:
     assert "- **Claim** (some words): some words\n- **Measured**" in text
     assert "![lambda](../results/experiments/lambda/lambda.png)" in text
     assert text.count("not run yet") == len(EXPERIMENTS) - 2
-    assert f"2 of {len(EXPERIMENTS)} experiments" in ended.stdout
+    assert f"2 of {len(EXPERIMENTS)} experiments" in printed

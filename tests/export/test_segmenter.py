@@ -14,6 +14,7 @@ onnx = pytest.importorskip("onnx", reason="install laplacianformer[export]")
 pytest.importorskip("onnxscript", reason="install laplacianformer[export]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="install laplacianformer[export]")
 
+from laplacianformer.attention._controls import NoMixing  # noqa: E402
 from laplacianformer.cli import main  # noqa: E402
 from laplacianformer.export import export_segmenter, segmenter_differences  # noqa: E402
 from laplacianformer.export._onnx_model import OPSET, TRANSLATIONS, onnx_runner  # noqa: E402
@@ -61,6 +62,9 @@ def test_attention_is_exported_with_the_decoder(tmp_path: Path) -> None:
     backbone = {**helpers.BACKBONE, "attention_args": {"grid": 3, "iterations": 2}}
     save_segmenter(weights, helpers.small("upernet", backbone_args=backbone), labels=LABELS)
     loaded = load_segmenter(weights)
+    for stage in loaded.model.maps.model.stages[:2]:  # tracing attention takes most of the time
+        for block in stage.blocks:
+            block.attention = NoMixing(block.attention.dim, block.attention.num_heads)
     found = list(segmenter_differences(loaded, export_segmenter(loaded).run))
     assert all(each.relative < 1e-4 for each in found)
     assert any(length % 32 for each in found for length in each.shape[2:])

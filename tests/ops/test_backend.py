@@ -1,8 +1,5 @@
 import asyncio
 import importlib
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -142,10 +139,12 @@ def test_the_gradient_in_another_thread_runs_on_the_backend_of_its_forward(broke
 
 
 @pytest.mark.slow
-def test_the_environment_variable_forces_a_backend_and_the_argument_overrides_it():
+def test_environment_variables_choose_the_level_and_force_a_backend_and_the_argument_overrides_it(run_fresh):
     program = (
         "import torch\n"
         "from laplacianformer import ops\n"
+        "from laplacianformer.ops import _cpu_extension\n"
+        "if ops.backends()['cpu'] is None: assert _cpu_extension.level() == 0, _cpu_extension.level()\n"
         "x = torch.zeros(2, 3)\n"
         "try: ops.laplacian_kernel(x, x, 4.0)\n"
         "except ValueError as error: print(error)\n"
@@ -153,9 +152,8 @@ def test_the_environment_variable_forces_a_backend_and_the_argument_overrides_it
         "with ops.use_backend(None): ops.laplacian_kernel(x, x, 4.0)\n"
         "print('done')\n"
     )
-    environment = {**os.environ, "LAPLACIANFORMER_BACKEND": "fast", "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    error, done = run.stdout.splitlines()
+    printed = run_fresh(program, LAPLACIANFORMER_BACKEND="fast", LAPLACIANFORMER_CPU_LEVEL="baseline")
+    error, done = printed.splitlines()
     assert error.startswith("unknown backend 'fast' (argument, use_backend or LAPLACIANFORMER_BACKEND)")
     assert done == "done"
 

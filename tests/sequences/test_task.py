@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from laplacianformer.training._optimiser import create_schedule
 from laplacianformer.weights import load_weights
 from tests.helpers import picture
 from tests.sequences import helpers
-from tests.training.helpers import image_folder, python, rows, weights
+from tests.training.helpers import forking, image_folder, rows, weights
 
 
 @pytest.fixture(scope="module")
@@ -228,33 +229,37 @@ def test_a_generated_task_is_evaluated_by_its_name(tmp_path: Path) -> None:
 
 
 KILL = """
-import os, signal, sys
+import os, signal
 from pathlib import Path
 from laplacianformer import sequences
 from laplacianformer.training import Loop
 
-recipe, output, left = sys.argv[1], sys.argv[2], [int(sys.argv[3])]
-original = Loop.advance
+def run(recipe, output, calls):
+    original, left = Loop.advance, [int(calls)]
 
-def counted(*arguments):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments)
+    def counted(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
 
-Loop.advance = counted
-sequences.train(sequences.load_recipe(recipe), Path(output), resume=True)
+    Loop.advance = counted
+    sequences.train(sequences.load_recipe(recipe), Path(output), resume=True)
 """
+
+
+@pytest.fixture(scope="module")
+def killed() -> Iterator[Callable[..., int]]:
+    with forking(KILL) as call:
+        yield call
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["laplacian", "nystromformer"])
-def test_killed_and_resumed_gives_the_same_bits(attention: str, tmp_path: Path) -> None:
+def test_killed_and_resumed_gives_the_same_bits(attention: str, killed: Callable[..., int], tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path, encoder={"attention": attention}, data={"workers": 1})
     whole = sequences.train(recipe, tmp_path / "whole")
-    with python(["-c", KILL, str(tmp_path / "recipe.yaml"), str(tmp_path / "killed"), "8"]) as process:
-        text, _ = process.communicate()
-    assert process.returncode == -signal.SIGKILL, text
+    assert killed(tmp_path / "recipe.yaml", tmp_path / "killed", 8) == -signal.SIGKILL
     assert checkpoint.load(tmp_path / "killed")["step"] == 6
     resumed = sequences.train(recipe, tmp_path / "killed", resume=True)
     assert rows(resumed.folder) == rows(whole.folder)

@@ -1,11 +1,12 @@
 """A tiny model, a tiny folder of images, and recipes on them: seconds on one core."""
 
 import csv
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,53 @@ def python(arguments: Sequence[str], **environment: str) -> "Iterator[subprocess
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert process.stdout is not None
+        process.stdout.close()
+
+
+# What a child prints goes where errors go; the output tells how each ended.
+SERVER = """
+import json, os, sys, traceback
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.dup2(2, 1)
+        try:
+            run(*json.loads(line))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        sys.stdout.flush()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@contextmanager
+def forking(code: str, **environment: str) -> Iterator[Callable[..., int]]:
+    """Calls `run` of the code with texts, each time in another child of one process: importing takes longer than most
+    calls. Returns how the child ended, in the numbers of subprocess."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code + SERVER],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def call(*arguments: object) -> int:
+        print(json.dumps([str(argument) for argument in arguments]), file=process.stdin, flush=True)
+        return int(process.stdout.readline())
+
+    try:
+        yield call
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 

@@ -1,6 +1,7 @@
 """A run that is killed and resumed ends like one that was not: the same weights bit for bit, and the same rows."""
 
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,30 +16,35 @@ pytestmark = pytest.mark.timeout(600)  # starts processes, on whatever cores the
 
 # Kills itself, as the machine would, in the n-th call of a function: an optimiser step, or the flush of a checkpoint.
 KILL = """
-import os, signal, sys
+import os, signal
 from pathlib import Path
 from laplacianformer import classification
 from laplacianformer.training import Loop
 
-recipe, output, owner, name, calls = sys.argv[1:]
-target, left = {"os": os, "Loop": Loop}[owner], [int(calls)]
-original = getattr(target, name)
+def run(recipe, output, owner, name, calls):
+    target, left = {"os": os, "Loop": Loop}[owner], [int(calls)]
+    original = getattr(target, name)
 
-def counted(*arguments):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments)
+    def counted(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
 
-setattr(target, name, counted)
-classification.train(classification.load_recipe(recipe), Path(output), resume=True)
+    setattr(target, name, counted)
+    classification.train(classification.load_recipe(recipe), Path(output), resume=True)
 """
+Killed = Callable[..., None]
 
 
-def killed(folder: Path, output: Path, owner: str, name: str, calls: int) -> None:
-    with helpers.python(["-c", KILL, str(folder / "recipe.yaml"), str(output), owner, name, str(calls)]) as process:
-        text, _ = process.communicate()
-    assert process.returncode == -signal.SIGKILL, text
+@pytest.fixture(scope="module")
+def killed() -> Iterator[Killed]:
+    with helpers.forking(KILL) as call:
+
+        def run(folder: Path, output: Path, owner: str, name: str, calls: int) -> None:
+            assert call(folder / "recipe.yaml", output, owner, name, calls) == -signal.SIGKILL
+
+        yield run
 
 
 def assert_same_run(whole: classification.Result, resumed: classification.Result) -> None:
@@ -50,7 +56,7 @@ def assert_same_run(whole: classification.Result, resumed: classification.Result
 
 
 @pytest.mark.slow
-def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(tmp_path: Path) -> None:
+def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(killed: Killed, tmp_path: Path) -> None:
     recipe = helpers.tiny(tmp_path)
     whole = classification.train(recipe, tmp_path / "whole")
 
@@ -66,7 +72,7 @@ def test_killed_in_a_step_and_again_in_a_checkpoint_gives_the_same_bits(tmp_path
 
 
 @pytest.mark.slow
-def test_killed_with_worker_processes_that_augment_gives_the_same_bits(tmp_path: Path) -> None:
+def test_killed_with_worker_processes_that_augment_gives_the_same_bits(killed: Killed, tmp_path: Path) -> None:
     augment = {"crop_padding": 0, "rand_augment": "rand-m9-mstd0.5-inc1", "erase": 0.5, "color_jitter": 0.3}
     recipe = helpers.tiny(tmp_path, data={"cache": False, "workers": 1, "repeats": 2}, augment=augment)
     whole = classification.train(recipe, tmp_path / "whole")
