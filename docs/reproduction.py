@@ -30,19 +30,22 @@ command, which writes its numbers (CSV), its plot and its verdict (`verdict.json
 `results/experiments/NAME/`; all trainings are in one table,
 [runs.csv](../results/experiments/trainings/runs.csv).
 
-Accuracies here are those of small models after short trainings on CIFAR-10, every variant with the same seeds, not the
-paper's. They can confirm or contradict a claim only as far as it should hold at any scale. "Not confirmed at this
+Accuracies here are those of small models after short trainings, every variant with the same seeds, not the paper's.
+They can confirm or contradict a claim only as far as it should hold at any scale. "Not confirmed at this
 scale" means that the difference is within the noise, or that nothing was measured that could decide. Numbers "reported
 by the paper" were not measured here.
 
-Accuracies are compared on the probe ([probe.yaml](../src/laplacianformer/recipes/probe.yaml)), a plain vision
-transformer without convolutions in its blocks: in a small pyramid, convolutions and pooling do the mixing, and
-attention hardly matters ([measured](paper.md)). Two controls say what it is worth:
-"no mixing", where every token keeps its own value, and "mean over queries", where the output of the attention is
-averaged over the queries. Where attention is worth less than 2 points over the better of them, the verdict is
-"attention does not matter here". A comparison of accuracies below that does not say what attention is worth was made on
-the pyramid ([ablation.yaml](../src/laplacianformer/recipes/ablation.yaml)), before there was a probe; those with SOFT++
-also before it followed its authors' code.
+In a small pyramid, convolutions and pooling do the mixing, and attention hardly matters ([measured](paper.md)). So
+accuracies are compared where attention is all that mixes tokens, on one of two probes: an encoder of sequences on short
+lists of ListOps ([probe-listops.yaml](../src/laplacianformer/recipes/probe-listops.yaml)), whose data are generated,
+and a plain vision transformer on CIFAR-10 ([probe.yaml](../src/laplacianformer/recipes/probe.yaml); `mixers` and
+`kernel-convergence`). In the first, queries and keys are normalised (`qk_norm`) where an experiment does not say
+otherwise. Two controls say what attention is worth: "no mixing", where every token keeps its own value, and "mean over
+queries", where the output of the attention is averaged over the queries. Where attention is worth less than 2 points
+over the better of them, the verdict is "attention does not matter here". A comparison of accuracies below that does not
+say what attention is worth was made on the pyramid
+([ablation.yaml](../src/laplacianformer/recipes/ablation.yaml)), before there were probes; those with SOFT++ also before
+it followed its authors' code.
 """
 
 

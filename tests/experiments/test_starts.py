@@ -5,14 +5,14 @@ import pytest
 from laplacianformer.experiments.kernel_convergence import VARIANTS
 from laplacianformer.experiments.starts import Start, start_of
 from laplacianformer.experiments.sweep import Training
-from laplacianformer.experiments.trainings import LISTOPS, placed
+from laplacianformer.experiments.trainings import IMAGES, placed
 
 pytest.importorskip("lightning")
 
 
 @pytest.fixture(scope="module")
 def starts() -> dict[str, Start]:
-    return {name: start_of(Training(LISTOPS, {}, placed(changes, LISTOPS), 0)) for name, changes in VARIANTS.items()}
+    return {name: start_of(Training(IMAGES, {}, placed(changes, IMAGES), 0)) for name, changes in VARIANTS.items()}
 
 
 def test_the_swap_of_the_kernel_acts_where_the_paper_makes_it(starts) -> None:

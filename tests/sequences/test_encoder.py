@@ -6,11 +6,10 @@ import pytest
 import torch
 from timm.models import group_parameters
 
-from laplacianformer.attention import ATTENTIONS
 from laplacianformer.sequences import SequenceEncoder
-from laplacianformer.sequences._encoder import CONTROLS
+from laplacianformer.sequences._encoder import _KINDS
 
-MIXERS = [*ATTENTIONS, *CONTROLS]
+MIXERS = [*_KINDS, "none", "mean"]
 
 
 def encoder(attention: str = "laplacian", **changed: Any) -> SequenceEncoder:
@@ -59,7 +58,7 @@ def test_only_the_controls_without_mixing_ignore_what_stands_elsewhere(attention
     changed = tokens.clone()
     changed[0, 40:] = 0
     model(changed)
-    assert torch.equal(seen[0], seen[1]) == (attention in ("none", "local"))
+    assert torch.equal(seen[0], seen[1]) == (attention in ("none", "local", "no-mixing"))
 
 
 def test_the_control_mean_gives_every_token_the_same() -> None:
@@ -79,6 +78,19 @@ def test_local_is_every_mixer_without_its_attention() -> None:
     model(tokens)
     reaches = [not torch.equal(seen[index], seen[3]) for index in range(3)]
     assert reaches == [True, True, False], "two layers of three taps reach two tokens"
+
+
+def test_without_the_convolution_attention_alone_mixes_tokens() -> None:
+    """What a token gives then does not depend on the order of the others, beside their positions."""
+    model = encoder("no-mixing", local=False)
+    assert not any("dwc" in name for name, _ in model.named_parameters())
+    layer, x = model.layers[0].attention, torch.randn(1, 9, 16)
+    changed = x.clone()
+    changed[:, 4] = 0
+    differs = (layer(x, (9,)) != layer(changed, (9,))).any(-1)[0]
+    assert differs.tolist() == [position == 4 for position in range(9)]
+    softmax = encoder("softmax", local=False).layers[0].attention
+    torch.testing.assert_close(softmax(x.flip(1), (9,)), softmax(x, (9,)).flip(1))
 
 
 def test_the_default_is_the_encoder_of_the_published_comparison() -> None:
@@ -143,7 +155,7 @@ def test_wrong_tokens_and_masks_are_refused(tokens: torch.Tensor, mask: torch.Te
 
 
 def test_wrong_mixers_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"attention must be one of laplacian, .*none, mean, local, got 'magic'"):
+    with pytest.raises(ValueError, match=r"attention must be one of laplacian, .*local, none, mean, got 'magic'"):
         SequenceEncoder(20, 64, 2, attention="magic")
     with pytest.raises(ValueError, match="attention='none' has no attention_args"):
         SequenceEncoder(20, 64, 2, attention="none", attention_args={"gain": 1})

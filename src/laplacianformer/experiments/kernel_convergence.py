@@ -9,7 +9,7 @@ from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.starts import Start, start_of
 from laplacianformer.experiments.statistics import PairedDifference, paired
 from laplacianformer.experiments.sweep import curves
-from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, other_mixer, runs_of, train, with_arguments
+from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, IMAGES, other_mixer, runs_of, train, with_arguments
 from laplacianformer.experiments.variants import DOES_NOT_MATTER, worth_of_attention
 from laplacianformer.plots._figure import new_figure, save
 
@@ -38,7 +38,7 @@ VARIANTS = {
 
 
 def run(settings: Settings) -> Outcome:
-    runs = runs_of(settings, {**VARIANTS, **CONTROLS}, "variant")
+    runs = runs_of(settings, {**VARIANTS, **CONTROLS}, "variant", recipe=IMAGES)
     rows, points = train(settings, runs), curves(runs, settings.trainings)
     _draw(points, settings.results / "kernel-convergence.png")
     starts = {run.labels["variant"]: start_of(run) for run in runs[: len(VARIANTS)]}

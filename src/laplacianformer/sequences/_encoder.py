@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from laplacianformer.attention import ATTENTIONS, GridAttention, PerformerAttention, SkyformerAttention
+from laplacianformer.attention._controls import CONTROLS
 from laplacianformer.attention._landmarks import LandmarkAttention
 from laplacianformer.attention._linear import linear
 
@@ -27,7 +28,8 @@ class SequenceEncoder(nn.Module):
         num_classes: outputs.
         pairs: sequences come in pairs.
         attention: a name of `ATTENTIONS`, or a control: "none" mixes no tokens at all, "mean" gives every token the
-            mean of all, "local" is the convolution that all mixers have beside their attention, alone.
+            mean of all, "local" is the convolution that all mixers have beside their attention, alone; "no-mixing" and
+            "mean-over-queries" are as in `LaplacianFormer`.
         attention_args: passed on to the token mixer, e.g. {"gain": 8.0}.
         local: whether token mixers have their convolution; without it, attention alone mixes tokens.
         landmarks: landmarks or random features of the mixer, where it has either; None for its own default.
@@ -173,7 +175,7 @@ class _LocalMixing(GridAttention):
         return torch.zeros_like(v_bhnd)
 
 
-CONTROLS = ("none", "mean", "local")
+_KINDS: dict[str, type[GridAttention]] = {**ATTENTIONS, **CONTROLS, "local": _LocalMixing}
 
 
 def _mixer(name: str, dim: int, heads: int, landmarks: int | None, options: dict[str, Any]) -> nn.Module:
@@ -181,9 +183,9 @@ def _mixer(name: str, dim: int, heads: int, landmarks: int | None, options: dict
         if options:
             raise ValueError(f"attention={name!r} has no attention_args, got {options}")
         return _TokenByToken(dim) if name == "none" else _MeanMixing(dim)
-    if name not in ("local", *ATTENTIONS):
-        raise ValueError(f"attention must be one of {', '.join([*ATTENTIONS, *CONTROLS])}, got {name!r}")
-    kind: type[GridAttention] = _LocalMixing if name == "local" else ATTENTIONS[name]
+    if name not in _KINDS:
+        raise ValueError(f"attention must be one of {', '.join([*_KINDS, 'none', 'mean'])}, got {name!r}")
+    kind = _KINDS[name]
     counted: dict[str, Any] = {}
     if landmarks is not None and issubclass(kind, SkyformerAttention):
         counted = {"grid": max(1, landmarks // 2)}  # half of its landmarks are queries, half are keys
