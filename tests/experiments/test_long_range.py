@@ -98,6 +98,11 @@ def test_tasks_are_pooled_and_reported_numbers_stand_beside() -> None:
     assert "softmax 56.0 (62.0)" in outcome.measured or "softmax 56.0 (61.9)" in outcome.measured
 
 
+def test_the_time_of_a_token_mixer_is_that_of_the_training_that_was_disturbed_least() -> None:
+    found = [{**row, "seconds": str(30 - 10 * int(row["seed"]))} for row in rows(listops=OURS)]
+    assert {row["seconds"] for row in long_range._table(found)} == {10}
+
+
 def test_data_that_is_missing_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"give --cifar10 DIR .* and --imdb DIR"):
         long_range_runs.runs_of(Settings(tmp_path, tmp_path, tmp_path, False, cifar10="cifar10"))
