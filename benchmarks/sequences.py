@@ -21,7 +21,8 @@ from laplacianformer.sequences import SequenceEncoder
 
 LENGTHS = (1024, 4096, 16384)
 QUICK_LENGTHS = (256, 512)
-MIXERS = ("laplacian", "nystromformer", "softmax", "none")
+# With the arguments of the recipes.
+MIXERS = {"laplacian": {"qk_norm": True}, "nystromformer": {}, "softmax": {}, "none": {}}
 VOCABULARY, CLASSES = 257, 2
 
 
@@ -42,7 +43,7 @@ def steps(lengths: Sequence[int], batch: int) -> Iterator[Comparison]:
 
 
 def build(attention: str, length: int, batch: int) -> Call:
-    model = SequenceEncoder(VOCABULARY, length, CLASSES, attention=attention)
+    model = SequenceEncoder(VOCABULARY, length, CLASSES, attention=attention, attention_args=MIXERS[attention])
     optimiser = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     tokens, labels = torch.randint(1, VOCABULARY, (batch, length)), torch.randint(CLASSES, (batch,))
 
