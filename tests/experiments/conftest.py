@@ -5,7 +5,7 @@ import pytest
 
 from laplacianformer.experiments import sweep
 
-# Writes what a training writes, after a given time, and counts how often it was started.
+# Writes what a training writes, after it has waited or worked for a given time, and counts how often it was started.
 STAND_IN = """
 import sys, time
 from pathlib import Path
@@ -16,6 +16,8 @@ with (folder / "started").open("a") as file:
 if "bad" in words:
     sys.exit(f"bad={words['bad']} is not known")
 time.sleep(float(words.get("seconds", 0)))
+while time.process_time() < float(words.get("busy", 0)):
+    pass
 seed = words["run.seed"]
 (folder / "metrics.csv").write_text(
     "epoch,loss,validation_loss,validation_accuracy\\n0.5,2.0,,\\n"

@@ -74,6 +74,13 @@ def test_weights_that_were_deleted_are_trained_again_where_they_are_needed(tmp_p
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_a_row_has_the_cpu_seconds_of_its_training_which_does_not_count_when_it_waits(tmp_path) -> None:
+    waiting, working = sweep([run_of(0, "seconds=0.5"), run_of(1, "busy=0.5")], tmp_path / "results", tmp_path / "work")
+    assert float(waiting["cpu_seconds"]) < 0.4
+    assert 0.5 <= float(working["cpu_seconds"]) < 0.9
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_no_more_processes_than_asked_for(tmp_path, monkeypatch) -> None:
     running, most = 0, 0
     start, close = sweeps._start, sweeps._Process.close

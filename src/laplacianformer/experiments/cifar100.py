@@ -72,7 +72,7 @@ def run(settings: Settings) -> Outcome:
     ]
     rows = train(settings, runs)
     found = [{"mixer": name, "rate": rate, **row} for name in ARMS for rate, row in sorted(tried[name].items())]
-    kept = ("mixer", "rate", "run", "validation_accuracy", "seconds")
+    kept = ("mixer", "rate", "run", "validation_accuracy", "cpu_seconds")
     write_rows(settings.results / "rates.csv", [{name: row[name] for name in kept} for row in found])
     write_rows(settings.results / "accuracy.csv", variants.table(rows, "mixer", OURS))
     variants.draw(rows, "mixer", OURS, {}, settings.results / f"{settings.results.name}.png")

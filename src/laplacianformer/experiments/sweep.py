@@ -102,7 +102,7 @@ def weights_of(run: Training, work: Path) -> Path:
 
 
 def _finished(runs: Sequence[Training], work: Path, processes: int) -> Iterator[tuple[Training, float]]:
-    """Each run when it ends, with its seconds. The first failure is raised after all others have ended."""
+    """Each run when it ends, with its CPU seconds. The first failure is raised after all others have ended."""
     waiting, running, failures = list(runs), list[_Process](), list[InputError]()
     try:
         while waiting or running:
@@ -111,12 +111,12 @@ def _finished(runs: Sequence[Training], work: Path, processes: int) -> Iterator[
                     running.append(process)
                     waiting.remove(run)
             for process in list(running):
-                if process.child.poll() is not None:
+                if process.ended():
                     running.remove(process)
                     if failure := process.close():
                         failures.append(failure)
                     else:
-                        yield process.run, process.seconds()
+                        yield process.run, process.cpu_seconds
             time.sleep(PAUSE)
         if failures:
             raise failures[0]
@@ -134,10 +134,14 @@ class _Process:
     folder: Path
     child: "subprocess.Popen[bytes]"
     lock: int
-    started: float
+    cpu_seconds: float = 0.0  # once it has ended: what other work on the machine changes least
 
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
+    def ended(self) -> bool:
+        process, status, usage = os.wait4(self.child.pid, os.WNOHANG)
+        if process:
+            self.child.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu_seconds = usage.ru_utime + usage.ru_stime
+        return bool(process)
 
     def close(self) -> InputError | None:
         """Release the lock, and return what went wrong, if anything did."""
@@ -170,10 +174,10 @@ def _start(run: Training, folder: Path) -> _Process | None:
             env=os.environ | {"OMP_NUM_THREADS": str(THREADS)},
             pass_fds=[lock],
         )
-    return _Process(run, folder, child, lock, time.monotonic())
+    return _Process(run, folder, child, lock)
 
 
-def _record(run: Training, folder: Path, results: Path, seconds: float) -> None:
+def _record(run: Training, folder: Path, results: Path, cpu_seconds: float) -> None:
     steps = read_rows(folder / "metrics.csv")
     names = [name for name in steps[0] if name.startswith(SCORES)]
     curve = [{name: step[name] for name in ("epoch", *names)} for step in steps if step[names[0]]]
@@ -183,7 +187,7 @@ def _record(run: Training, folder: Path, results: Path, seconds: float) -> None:
         **{name: curve[-1][name] for name in names},
         "recipe": run.recipe,
         "overrides": " ".join(run.overrides),
-        "seconds": round(seconds),  # of the last process, where the run was resumed
+        "cpu_seconds": round(cpu_seconds, 1),  # of the last process, where the run was resumed
         **provenance(threads=THREADS),
     }
     points = [{"run": run.key, "seed": run.seed, **point} for point in curve]

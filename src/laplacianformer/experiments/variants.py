@@ -36,7 +36,7 @@ def table(rows: Sequence[Row], column: str, default: str) -> list[Row]:
     """One row per variant: its accuracy, its difference to the default, and what a training took."""
     found: list[Row] = []
     for name, (own, over) in compared(rows, column, default).items():
-        seconds = [float(row["seconds"]) for row in rows if row[column] == name]
+        seconds = [float(row["cpu_seconds"]) for row in rows if row[column] == name]
         found.append(
             {
                 column: name,
@@ -45,7 +45,7 @@ def table(rows: Sequence[Row], column: str, default: str) -> list[Row]:
                 "deviation": round(own.deviation, 2),
                 "difference": round(over.mean, 2),
                 "margin": round(over.margin, 2),
-                "seconds": round(sum(seconds) / len(seconds)),
+                "cpu_seconds": round(sum(seconds) / len(seconds)),
             }
         )
     return found
