@@ -290,7 +290,7 @@ def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     control = trainings.CONTROLS["no mixing"]
     monkeypatch.setattr(other_kernels, "KERNELS", {"laplacian": control})
     monkeypatch.setattr(variants, "CONTROLS", {"no mixing": control})
-    few = ("data.train_samples=48", "data.val_samples=24", "optimise.epochs=1", "encoder.depth=1")
+    few = ("data.train_samples=64", "data.val_samples=24", "optimise.epochs=1", "encoder.depth=1")
     monkeypatch.setattr(trainings, "QUICK", (*trainings.QUICK, *few))
     cli.main(["reproduce", "other-kernels", "--quick"])
     (row,) = read_rows(tmp_path / "runs" / "quick" / "trainings" / "runs.csv")
