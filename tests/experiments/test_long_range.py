@@ -49,7 +49,13 @@ def test_the_gain_of_the_recipe_is_not_kept_with_other_landmarks(tmp_path: Path)
 
 def rows(**accuracies: dict[str, list[float]]) -> list[dict[str, str]]:
     return [
-        {"task": task, "attention": name, "seed": str(seed), "validation_accuracy": str(value / 100), "cpu_seconds": "9"}
+        {
+            "task": task,
+            "attention": name,
+            "seed": str(seed),
+            "validation_accuracy": str(value / 100),
+            "cpu_seconds": "9",
+        }
         for task, found in accuracies.items()
         for name, values in found.items()
         for seed, value in enumerate(values)
@@ -96,6 +102,14 @@ def test_tasks_are_pooled_and_reported_numbers_stand_beside() -> None:
     assert outcome.verdict == "agrees"
     assert "softmax 66.0 (38.4)" in outcome.measured
     assert "softmax 56.0 (62.0)" in outcome.measured or "softmax 56.0 (61.9)" in outcome.measured
+
+
+def test_the_plain_form_of_ours_is_no_rival() -> None:
+    better = [70.0, 71.0, 72.0]
+    outcome = long_range.judge(rows(listops={**OURS, "laplacian, plain": better}))
+    assert "laplacian, plain +10.00" in outcome.measured
+    assert outcome.verdict == "agrees"
+    assert long_range.judge(rows(listops={**OURS, "gaussian, plain": better})).verdict == "disagrees"
 
 
 def test_the_time_of_a_token_mixer_is_that_of_the_training_that_was_disturbed_least() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.experiments import sweep as sweeps
+from laplacianformer.experiments import trainings
 from laplacianformer.experiments.rows import read_rows
 from laplacianformer.experiments.sweep import Training, curves, sweep
 
@@ -78,6 +79,18 @@ def test_a_row_has_the_cpu_seconds_of_its_training_which_does_not_count_when_it_
     waiting, working = sweep([run_of(0, "seconds=0.5"), run_of(1, "busy=0.5")], tmp_path / "results", tmp_path / "work")
     assert float(waiting["cpu_seconds"]) < 0.4
     assert 0.5 <= float(working["cpu_seconds"]) < 0.9
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_a_training_took_is_not_known_when_an_earlier_process_began_it(tmp_path) -> None:
+    runs = [run_of(0), run_of(1)]
+    folder = tmp_path / "work" / runs[0].key
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.pt").touch()
+    rows = sweep(runs, tmp_path / "results", tmp_path / "work")
+    assert rows[0]["cpu_seconds"] == ""
+    (known,) = trainings.cpu_seconds(rows, "kind", "short")
+    assert known == float(rows[1]["cpu_seconds"])
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -215,6 +215,22 @@ def test_attention_is_to_beat_the_gaussian_and_not_to_lose_to_softmax(gaussian, 
 
 
 @pytest.mark.parametrize(
+    ("forms", "matern", "verdict"),
+    [
+        (([60, 61, 62], [50, 51, 52]), [57, 58, 59], "agrees"),
+        (([50, 51, 52], [60, 61, 62]), [57, 58, 59], "agrees"),
+        (([60, 61, 62], [50, 51, 52]), [59, 62, 61], "agrees in part"),
+        (([50, 51, 52], [60, 61, 62]), [70, 71, 72], "disagrees"),
+    ],
+)
+def test_the_laplacian_kernel_counts_in_its_better_form(forms, matern, verdict) -> None:
+    """The Gaussian and the Matern kernel are the others."""
+    kernels = dict(zip(other_kernels.FORMS, forms, strict=True))
+    found = rows("kernel", **kernels, **{"gaussian": [55, 56, 57], "matern, plain": matern})
+    assert other_kernels.judge(found).verdict == verdict
+
+
+@pytest.mark.parametrize(
     ("none", "full", "verdict"),
     [
         ([57, 58, 59], [60, 62, 61], "agrees"),
@@ -287,9 +303,8 @@ def test_the_quick_form_of_the_defaults_trains_a_few_choices(tmp_path, monkeypat
 def test_the_quick_form_trains(tmp_path, monkeypatch) -> None:
     """Without a stand-in: the sweep starts a training and reads what it writes. Under two names, it is trained once."""
     monkeypatch.chdir(tmp_path)
-    control = trainings.CONTROLS["no mixing"]
-    monkeypatch.setattr(other_kernels, "KERNELS", {"laplacian": control})
-    monkeypatch.setattr(variants, "CONTROLS", {"no mixing": control})
+    monkeypatch.setattr(other_kernels, "KERNELS", {"laplacian": trainings.DEFAULT})
+    monkeypatch.setattr(variants, "CONTROLS", {"no mixing": trainings.DEFAULT})
     few = ("data.train_samples=64", "data.val_samples=24", "optimise.epochs=1", "encoder.depth=1")
     monkeypatch.setattr(trainings, "QUICK", (*trainings.QUICK, *few))
     cli.main(["reproduce", "other-kernels", "--quick"])

@@ -44,7 +44,8 @@ def run(settings: Settings) -> Outcome:
 def judge(rows: Sequence[Row]) -> Outcome:
     """The Gaussian kernel counts in its better form."""
     found = compared(rows, "attention", "laplacian")
-    softmax, gaussian = (found["softmax"][1], max(found["gaussian"][1], found["gaussian, plain"][1]))
+    softmax = found["softmax"][1]
+    gaussian = max(found["gaussian"][1], found["gaussian, plain"][1])
     beaten = any(rival.clear and rival.mean > 0 for rival in (gaussian, softmax))
     confirmed: Verdict = "agrees" if gaussian.clear else "not confirmed at this scale"
     return variants.outcome(rows, "attention", "laplacian", "disagrees" if beaten else confirmed)

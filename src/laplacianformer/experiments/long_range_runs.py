@@ -8,14 +8,14 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.experiments.sweep import Training
 
-OURS = "laplacian"
+OURS, PLAIN = "laplacian", "laplacian, plain"  # both are ours
 # As in the experiment kernel-convergence: the mean of the values, because blocks here normalise before the attention.
 AVERAGED = "{averaged: true}"
 NORMALISED = "{qk_norm: true}"
 # Name of the token mixer, and its arguments. The gain is the default one, the root of the number of landmarks.
 MIXERS: dict[str, tuple[str, str]] = {
     OURS: ("laplacian", NORMALISED),  # as in the recipes
-    "laplacian, plain": ("laplacian", "{}"),
+    PLAIN: ("laplacian", "{}"),
     "gaussian": ("ablation", "{kernel: gaussian, qk_norm: true}"),
     "gaussian, plain": ("ablation", "{kernel: gaussian}"),
     "softmax": ("softmax", "{}"),

@@ -101,8 +101,11 @@ def weights_of(run: Training, work: Path) -> Path:
     return work / run.key / "model.safetensors"
 
 
-def _finished(runs: Sequence[Training], work: Path, processes: int) -> Iterator[tuple[Training, float]]:
-    """Each run when it ends, with its CPU seconds. The first failure is raised after all others have ended."""
+def _finished(runs: Sequence[Training], work: Path, processes: int) -> Iterator[tuple[Training, float | None]]:
+    """Each run when it ends, with its CPU seconds, or None where it continued an earlier process.
+
+    The first failure is raised after all others have ended.
+    """
     waiting, running, failures = list(runs), list[_Process](), list[InputError]()
     try:
         while waiting or running:
@@ -134,13 +137,14 @@ class _Process:
     folder: Path
     child: "subprocess.Popen[bytes]"
     lock: int
-    cpu_seconds: float = 0.0  # once it has ended: what other work on the machine changes least
+    resumed: bool
+    cpu_seconds: float | None = None  # of all the training; other work on the machine changes it less than wall time
 
     def ended(self) -> bool:
         process, status, usage = os.wait4(self.child.pid, os.WNOHANG)
         if process:
             self.child.returncode = os.waitstatus_to_exitcode(status)
-            self.cpu_seconds = usage.ru_utime + usage.ru_stime
+            self.cpu_seconds = None if self.resumed else usage.ru_utime + usage.ru_stime
         return bool(process)
 
     def close(self) -> InputError | None:
@@ -165,6 +169,7 @@ def _start(run: Training, folder: Path) -> _Process | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    resumed = (folder / "checkpoint.pt").exists()
     command = [*PROGRAM, *run.arguments, "--output", str(folder)]
     with (folder / "log.txt").open("ab") as log:
         child = subprocess.Popen(
@@ -174,10 +179,10 @@ def _start(run: Training, folder: Path) -> _Process | None:
             env=os.environ | {"OMP_NUM_THREADS": str(THREADS)},
             pass_fds=[lock],
         )
-    return _Process(run, folder, child, lock)
+    return _Process(run, folder, child, lock, resumed)
 
 
-def _record(run: Training, folder: Path, results: Path, cpu_seconds: float) -> None:
+def _record(run: Training, folder: Path, results: Path, cpu_seconds: float | None) -> None:
     steps = read_rows(folder / "metrics.csv")
     names = [name for name in steps[0] if name.startswith(SCORES)]
     curve = [{name: step[name] for name in ("epoch", *names)} for step in steps if step[names[0]]]
@@ -187,7 +192,7 @@ def _record(run: Training, folder: Path, results: Path, cpu_seconds: float) -> N
         **{name: curve[-1][name] for name in names},
         "recipe": run.recipe,
         "overrides": " ".join(run.overrides),
-        "cpu_seconds": round(cpu_seconds, 1),  # of the last process, where the run was resumed
+        "cpu_seconds": "" if cpu_seconds is None else round(cpu_seconds, 1),
         **provenance(threads=THREADS),
     }
     points = [{"run": run.key, "seed": run.seed, **point} for point in curve]

@@ -1,8 +1,8 @@
 """The one training that the sweeps vary, and what they have in common.
 
-Most share recipes/probe-listops.yaml, in which attention matters, the seeds, the controls and the table of trainings: a
-run that two sweeps ask for, such as the default one, is trained once. It generates its data. --quick trains on a few
-sequences or handwritten digits, --imagenet at the paper's own scale.
+Most vary the recipe probe-listops, which generates its data, and in which queries and keys are normalised. They share
+seeds, controls and the table of trainings, so a run that two sweeps ask for, such as the default one, is trained once.
+--quick trains on a few sequences or handwritten digits, --imagenet at the paper's own scale, normalised as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,6 +98,11 @@ def accuracies(rows: Sequence[Row], column: str, name: str) -> list[float]:
     """The accuracy of a variant in percent, by seed."""
     found = [row for row in rows if row[column] == name]
     return [100 * float(row["validation_accuracy"]) for row in sorted(found, key=lambda row: int(row["seed"]))]
+
+
+def cpu_seconds(rows: Sequence[Row], column: str, name: str) -> list[float]:
+    """What the trainings of a variant took, without those that were interrupted, of which it is not known."""
+    return [float(row["cpu_seconds"]) for row in rows if row[column] == name and row["cpu_seconds"]]
 
 
 def compared(rows: Sequence[Row], column: str, baseline: str) -> dict[str, tuple[Summary, PairedDifference]]:

@@ -9,7 +9,7 @@ from laplacianformer.experiments.drawing import STYLES, tidy
 from laplacianformer.experiments.frame import Outcome, Settings, Verdict
 from laplacianformer.experiments.rows import Row
 from laplacianformer.experiments.statistics import paired, summary
-from laplacianformer.experiments.trainings import CONTROLS, Variants, accuracies, compared, runs_of, train
+from laplacianformer.experiments.trainings import CONTROLS, Variants, accuracies, compared, cpu_seconds, runs_of, train
 from laplacianformer.plots._figure import new_figure, save
 
 Reported = Mapping[str, Mapping[str, float]]  # series of the paper: {variant: its accuracy minus that of the default}
@@ -36,16 +36,16 @@ def table(rows: Sequence[Row], column: str, default: str) -> list[Row]:
     """One row per variant: its accuracy, its difference to the default, and what a training took."""
     found: list[Row] = []
     for name, (own, over) in compared(rows, column, default).items():
-        seconds = [float(row["cpu_seconds"]) for row in rows if row[column] == name]
+        seconds = cpu_seconds(rows, column, name)
         found.append(
             {
                 column: name,
-                "seeds": len(seconds),
+                "seeds": len(accuracies(rows, column, name)),
                 "accuracy": round(own.mean, 2),
                 "deviation": round(own.deviation, 2),
                 "difference": round(over.mean, 2),
                 "margin": round(over.margin, 2),
-                "cpu_seconds": round(sum(seconds) / len(seconds)),
+                "cpu_seconds": round(sum(seconds) / len(seconds)) if seconds else "",
             }
         )
     return found
@@ -83,12 +83,14 @@ def judge(
 
 def outcome(rows: Sequence[Row], column: str, default: str, verdict: Verdict, forms: Sequence[str] = ()) -> Outcome:
     """What was measured, and the verdict, unless attention is worth so little that nothing can be said about it: the
-    default, or where that is what is in question the best of these forms."""
-    best = max((default, *forms), key=lambda name: summary(accuracies(rows, column, name)).mean)
-    worth, matters = worth_of_attention(rows, column, best)
-    return Outcome(
-        f"{measured(rows, column, default)} {worth}", verdict if matters else "attention does not matter here"
-    )
+    default minus the better control, or the best of these forms minus it."""
+    worth, matters = worth_of_attention(rows, column, best(rows, column, (default, *forms)))
+    return Outcome(f"{measured(rows, column, default)} {worth}", verdict if matters else DOES_NOT_MATTER)
+
+
+def best(rows: Sequence[Row], column: str, names: Sequence[str]) -> str:
+    """The one of these variants with the highest mean accuracy."""
+    return max(names, key=lambda name: summary(accuracies(rows, column, name)).mean)
 
 
 def worth_of_attention(rows: Sequence[Row], column: str, default: str) -> tuple[str, bool]:
