@@ -49,7 +49,13 @@ def test_the_gain_of_the_recipe_is_not_kept_with_other_landmarks(tmp_path: Path)
 
 def rows(**accuracies: dict[str, list[float]]) -> list[dict[str, str]]:
     return [
-        {"task": task, "attention": name, "seed": str(seed), "validation_accuracy": str(value / 100), "cpu_seconds": "9"}
+        {
+            "task": task,
+            "attention": name,
+            "seed": str(seed),
+            "validation_accuracy": str(value / 100),
+            "cpu_seconds": "9",
+        }
         for task, found in accuracies.items()
         for name, values in found.items()
         for seed, value in enumerate(values)
