@@ -76,7 +76,8 @@ def replace_attention(model: nn.Module, **options: Any) -> nn.Module:
 
     Args:
         model: changed in place. Any module with self-attention, such as `nn.TransformerEncoder`.
-        **options: of `LaplacianAttention`, for example grid=128 for 128 landmarks.
+        **options: of `LaplacianAttention`, for example grid=128 for 128 landmarks. Unless given, rope is off and
+            qk_norm is on, as in `LaplacianSelfAttention`.
     """
     modules = model.named_modules(remove_duplicate=False)  # a layer may have several names
     found = [(name, module) for name, module in modules if isinstance(module, nn.MultiheadAttention)]

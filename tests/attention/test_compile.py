@@ -38,7 +38,11 @@ def test_compiled_with_dynamic_sizes_equals_eager_forward_and_backward() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{"whitening": "full", "landmarks": "conv"}, {"solver": "cholesky", "gram": "cross", "gain": "learned"}],
+    [
+        {"qk_norm": True},
+        {"whitening": "full", "landmarks": "conv"},
+        {"solver": "cholesky", "gram": "cross", "gain": "learned"},
+    ],
     ids=str,
 )
 def test_compiled_equals_eager_forward_and_backward(options: dict[str, Any]) -> None:

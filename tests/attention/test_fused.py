@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"no C++ extension: 
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("settings", [*SETTINGS, {"whitening": None, "gain": 4.0, "grid": 4}])
+@pytest.mark.parametrize("settings", [*SETTINGS, {"whitening": None, "gain": 4.0, "grid": 4}, {"qk_norm": True}])
 def test_as_exact_as_the_composition(
     size: tuple[int, int], settings: dict[str, Any], calls: list[str], poisoned: None
 ) -> None:
@@ -129,9 +129,10 @@ def test_where_someone_looks_on_it_is_the_composition(calls: list[str]) -> None:
         assert calls == ["trained", "evaluated"]
 
 
-def test_under_autocast(calls: list[str]) -> None:
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_under_autocast(qk_norm: bool, calls: list[str]) -> None:
     """The attention itself stays in float32."""
-    attention, tokens = layer(), torch.randn(1, 100, 64)
+    attention, tokens = layer(qk_norm=qk_norm), torch.randn(1, 100, 64)
     with torch.inference_mode():
         exact = attention(tokens, (10, 10))
         with torch.autocast("cpu", torch.bfloat16):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from laplacianformer._util.settings import entries
 from laplacianformer.attention import AblationAttention, LaplacianAttention
 from laplacianformer.attention._factors import Factors
 
@@ -108,6 +109,30 @@ def test_the_fast_form_is_kept_and_padding_changes_nothing_there_either(calls: l
             outs = layer(padded, (17,), mask)[:, :12], layer(x, (12,))
         torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
     assert calls == ["trained", "trained", "evaluated", "evaluated"]
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_leading_tokens_are_normalised_too_in_the_fast_form(training: bool, calls: list[str]) -> None:
+    """What the layer computes, and its gradients, are those of one that is given normalised queries and keys."""
+    torch.manual_seed(0)
+    layer = LaplacianAttention(16, 2, grid=3, prefix=2, qk_norm=True).train(training)
+    plain = LaplacianAttention(16, 2, grid=3, prefix=2).double().train(training)
+    plain.load_state_dict({**layer.state_dict(), **entries(plain.state_dict())}, strict=False)
+    layer.qk_norm.query_scale.data.mul_(3)
+    x = torch.cat([9 * torch.randn(2, 2, 16), torch.randn(2, 48, 16)], dim=1).requires_grad_(training)
+    wide = x.detach().double().requires_grad_(training)
+    with torch.set_grad_enabled(training):
+        out = layer(x, SIZE)
+        q, k, v = plain.project(wide, SIZE)
+        q, k = (8**0.5 * part / part.norm(dim=-1, keepdim=True) for part in (q, k))
+        mixed = plain.mix(1.5 * q, 0.5 * k, v, SIZE).transpose(1, 2).flatten(2)
+        expected = plain.proj(mixed + plain.local(v, SIZE))
+    assert calls == ["trained" if training else "evaluated"]
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+    if training:
+        for one in (out, expected):
+            one.square().sum().backward()
+        torch.testing.assert_close(x.grad.double(), wide.grad, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("option", [{"relative_eps": 0.03}, {"normalised_values": True}, {"qk_norm": True}])

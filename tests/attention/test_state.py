@@ -13,6 +13,7 @@ import timm
 import torch
 
 from laplacianformer import LaplacianAttention
+from laplacianformer._util.settings import as_tensor
 from laplacianformer.attention import ATTENTIONS, AblationAttention
 from tests.helpers import small_model
 from tests.model.helpers import TWO_STAGES, images
@@ -64,6 +65,26 @@ def test_weights_of_other_settings_are_refused(name: str, options: Any, others: 
     with pytest.warns(UserWarning, match="does not say with which settings"):
         other.load_state_dict(without_settings(state))
     ATTENTIONS[name](32, 2, **options).load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["laplacian", "ablation"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_weights_with_and_without_qk_norm_are_refused(name: str, normalised: bool) -> None:
+    """Also with strict=False, which would leave the learned scales out."""
+    trained, other = (ATTENTIONS[name](32, 2, qk_norm=given) for given in (normalised, not normalised))
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=f"made with qk_norm={normalised} instead of {not normalised}"):
+            other.load_state_dict(trained.state_dict(), strict=strict)
+    ATTENTIONS[name](32, 2, qk_norm=normalised).load_state_dict(trained.state_dict())
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_setting_that_a_state_of_before_does_not_say_is_no_difference(normalised: bool) -> None:
+    """As states had no `qk_norm` when they had all other settings."""
+    layer, twin = (LaplacianAttention(32, 2, qk_norm=normalised) for _ in range(2))
+    numbers = {name: value for name, value in layer.numbers().items() if name != "qk_norm"}
+    twin.load_state_dict({**layer.state_dict(), "_extra_state": as_tensor(numbers)})
+    torch.testing.assert_close(dict(twin.named_parameters()), dict(layer.named_parameters()), rtol=0, atol=0)
 
 
 def test_the_layer_and_the_setting_are_named() -> None:

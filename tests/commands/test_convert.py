@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from laplacianformer import load_weights
+from laplacianformer import load_weights, recipes
 from laplacianformer.cli import main
 from laplacianformer.commands.convert import layer_numbers
 from tests.convert.helpers import QUICK, SIDE, arguments, save_teacher, teacher
 from tests.training.helpers import image_folder
 
 CLASSES = ("class2", "class0", "class1", "other", "more")  # not in the order of the folders
+OVERWRITES = "teacher.safetensors would overwrite the model that is converted: give --output another name"
 ONE_EPOCH = (*QUICK, "match.epochs=1", "distil.epochs=1", f"data.size={SIDE}")
 
 
@@ -90,8 +91,11 @@ def test_there_may_be_nothing_to_resume_and_a_finished_run_is_not_overwritten(
         (["vit_of_nobody"], "no model 'vit_of_nobody': expected a name of timm, or a weights file of this package"),
         (["gone.safetensors"], "gone.safetensors is not there: expected a weights file (.safetensors)"),
         (["teacher.safetensors", "--output", "out.pt"], "expected a file name that ends with .safetensors, got out.pt"),
-        (["teacher.safetensors", "--output", "./teacher.safetensors"], "teacher.safetensors is what is converted"),
-        (["vit_tiny_patch16_224", "--weights", "link.safetensors", "--output", "teacher.safetensors"], "is converted"),
+        (["teacher.safetensors", "--output", "./teacher.safetensors"], "teacher.safetensors would overwrite the model"),
+        (["vit_tiny_patch16_224", "--weights", "link.safetensors", "--output", "teacher.safetensors"], OVERWRITES),
+        (["vit_tiny_patch16_224", "teacher.weights=link.safetensors", "--output", "teacher.safetensors"], OVERWRITES),
+        (["vit_tiny_patch16_224", "teacher.name=teacher.safetensors", "--output", "./teacher.safetensors"], OVERWRITES),
+        (["vit_tiny_patch16_224", "--recipe", "mine.yaml", "--output", "teacher.safetensors"], OVERWRITES),
         (["teacher.safetensors", "--output", "full.safetensors"], "can't write full.safetensors: it is a folder"),
         (["teacher.safetensors", "--output", "classes.json/out.safetensors"], "classes.json: Not a directory"),
         (["teacher.safetensors", "--data", "gone"], "there is no gone: give --data a folder that exists"),
@@ -110,6 +114,8 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
 ) -> None:
     Path("full.safetensors").mkdir()
     Path("link.safetensors").symlink_to("teacher.safetensors")
+    name, recipe = "name: vit_tiny_patch16_224", Path(recipes.__path__[0], "convert-vit.yaml").read_text()
+    Path("mine.yaml").write_text(recipe.replace(name, f"{name}\n  weights: teacher.safetensors"))
     before = files(here)
     if given[0].startswith("vit_tiny"):
         given = [*given, f"teacher.args={json.dumps(arguments())}", f"data.size={SIDE}"]

@@ -173,6 +173,18 @@ def test_softmax_layers_against_themselves_match_perfectly() -> None:
         assert row.cosine == pytest.approx(1, abs=1e-5)
 
 
+def test_layers_of_a_probe_have_no_convolution_after_it_either() -> None:
+    """Random weights would be in its place."""
+    torch.manual_seed(0)
+    model = timm.create_model("attention_probe", attention="softmax", depth=2, embed_dim=16, num_classes=5).eval()
+    twin = converted(model)
+    assert all(twin.get_submodule(name).dwc is None for name in softmax_layers(model))
+    same = copy.deepcopy(model)
+    for name, layer in exchange(same, Conversion("softmax", {"rope": False}, tuple(softmax_layers(model)))).items():
+        take_over(model.get_submodule(name), layer)
+    torch.testing.assert_close(same.eval()(images()), model(images()))
+
+
 REFUSED = {
     "windows": (lambda: timm.create_model("swin_tiny_patch4_window7_224", depths=(1,), embed_dim=24), "windows"),
     "no attention": (lambda: timm.create_model("resnet10t"), "no softmax attention"),
@@ -197,6 +209,11 @@ def test_what_can_not_be_converted_is_refused_with_the_reason(case: str) -> None
         (Conversion("laplacian", {"grid": 0}, ("blocks.0.attn",)), "grid must be at least 1"),
         (Conversion("nothing", {}, ("blocks.0.attn",)), "attention must be one of laplacian"),
         (Conversion("soft", {}, ("blocks.0.attn",)), "tied=True: the softmax layer has tied=False"),
+        (
+            Conversion("laplacian", {"qk_norm": True}, ("blocks.0.attn",)),
+            "blocks.0.attn can't be .* with qk_norm: soft",
+        ),
+        (Conversion("ablation", {"qk_norm": True}, ("blocks.0.attn",)), "leave qk_norm out"),
     ],
 )
 def test_a_conversion_that_does_not_fit_leaves_the_model_as_it_is(conversion: Conversion, reason: str) -> None:

@@ -60,7 +60,8 @@ def test_replacing_the_kernel_changes_the_map_and_not_the_given_model() -> None:
 
 
 def test_the_layer_with_another_kernel_has_the_same_weights_and_options() -> None:
-    layer = LaplacianAttention(32, 2, grid=4, gain="learned", qkv_bias=False, rope=False, iterations=9)
+    layer = LaplacianAttention(32, 2, grid=4, gain="learned", qkv_bias=False, rope=False, iterations=9, qk_norm=True)
+    layer.dwc = None  # as in a probe
     model = torch.nn.Sequential(layer).eval()
     with torch.no_grad():
         layer.gain.fill_(3.0)

@@ -11,6 +11,7 @@ from PIL import Image
 
 from laplacianformer import cli, ops
 from laplacianformer._util.errors import InputError
+from laplacianformer.attention import ATTENTIONS
 from laplacianformer.classification import load_recipe
 from laplacianformer.experiments import (
     accuracy_flops,
@@ -130,6 +131,29 @@ def test_queries_and_keys_are_those_that_the_layer_multiplies(name, arguments, m
     for (_, q, k), (given_q, given_k) in zip(seen, multiplied, strict=True):
         torch.testing.assert_close(q, given_q)
         torch.testing.assert_close(k, given_k)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("laplacian", {"qk_norm": True}),
+        ("ablation", {"qk_norm": True, "tied": True}),
+        ("soft", {}),
+        ("spatial-reduction", {"ratio": 2}),
+    ],
+)
+def test_queries_and_keys_of_the_mixers_here_are_those_that_are_mixed(name, options, monkeypatch) -> None:
+    torch.manual_seed(0)
+    layer, given = ATTENTIONS[name](16, 2, **options).eval(), []
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(3)
+    mix = layer.mix
+    monkeypatch.setattr(layer, "mix", lambda q, k, *rest: (given.extend((q, k)), mix(q, k, *rest))[1])
+    with inputs.queries_and_keys(layer) as seen, torch.no_grad():
+        layer(torch.randn(2, 24, 16), (4, 6))
+    ((_, *found),) = seen
+    torch.testing.assert_close(found, given)
 
 
 @pytest.mark.slow

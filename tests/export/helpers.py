@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from laplacianformer.cli import main
 from laplacianformer.weights import save_weights
@@ -9,8 +10,9 @@ from tests.helpers import CLASSES, INPUT, small_model
 from tests.model.helpers import ONE_STAGE
 
 
-def save_one_stage(path: Path) -> Path:
-    save_weights(path, small_model(**ONE_STAGE), classes=CLASSES, metadata={"input": json.dumps(INPUT)})
+def save_one_stage(path: Path, **attention_args: Any) -> Path:
+    options = {**ONE_STAGE, "attention_args": {**ONE_STAGE["attention_args"], **attention_args}}
+    save_weights(path, small_model(**options), classes=CLASSES, metadata={"input": json.dumps(INPUT)})
     return path
 
 

@@ -30,7 +30,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "classify_onnx.py"
 def exported(tmp_path_factory):
     """Weights and the ONNX file that the command made of them."""
     folder = tmp_path_factory.mktemp("onnx")
-    weights, output = save_one_stage(folder / "model.safetensors"), folder / "new" / "model.onnx"
+    weights = save_one_stage(folder / "model.safetensors", qk_norm=True)  # test_pt2.py has one without
+    output = folder / "new" / "model.onnx"
     main(["export", "--weights", str(weights), "--format", "onnx", str(output)])
     return weights, output
 

@@ -159,6 +159,10 @@ def test_wrong_mixers_are_refused() -> None:
         SequenceEncoder(20, 64, 2, attention="magic")
     with pytest.raises(ValueError, match="attention='none' has no attention_args"):
         SequenceEncoder(20, 64, 2, attention="none", attention_args={"gain": 1})
+    with pytest.raises(
+        ValueError, match=r'attention="local" is the convolution alone: local=False would leave nothing'
+    ):
+        SequenceEncoder(20, 64, 2, attention="local", local=False)
 
 
 def test_layers_are_in_the_order_of_the_forward_pass_for_learning_rates() -> None:

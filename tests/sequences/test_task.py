@@ -271,6 +271,7 @@ def test_killed_and_resumed_gives_the_same_bits(attention: str, killed: Callable
 WRONG = {
     "mixer": (["encoder.attention=magic"], "can't create the encoder with encoder.attention=magic: attention must be"),
     "argument": (["encoder.attention_args={magic: 1}"], "can't create the encoder"),
+    "nothing left": (["encoder.attention=local", "encoder.local=false"], "local=False would leave nothing of it"),
     "task": (["data.task=sorting"], "data.task: "),
     "no folder": (["data.task=text"], "the task 'text' reads texts: give --data DIR"),
     "square": (["data.task=image", "data.length=1000"], "data.length must be a square number for image, got 1000"),

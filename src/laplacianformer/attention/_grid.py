@@ -34,8 +34,8 @@ class GridAttention(SettingsInState):
         axes: of the grid: 1 for sequences, 2 for images, 3 for videos and volumes.
         prefix: leading tokens that are not on the grid, such as a class token: they have no position, and no
             convolution reaches them.
-        rope: rotate queries and keys by their position on the grid (needs an even head width, one divisible by 4 for
-            images).
+        rope: rotate queries and keys by their position on the grid (needs an even head width: for images a multiple of
+            4, for volumes at least 6).
         tied: one projection for queries and keys.
         qkv_bias: bias of the projections of queries, keys and values.
         proj_drop: dropout after the output projection.

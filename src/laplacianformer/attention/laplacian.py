@@ -42,11 +42,11 @@ class LaplacianAttention(LandmarkAttention):
         iterations: Newton-Schulz steps for the inverse of W.
         eps: added to the diagonal of W.
         whitening: "running", "synced" or None; see `Whitening`.
-        gain: weight of the whitened part. "auto": sqrt(m), the root of the number of landmarks, with which the part of
-            the output that depends on the query is about as large as the values. "learned": one parameter per head,
-            starting at the root of the number of cells of `grid`.
-        qk_norm: queries and keys of one length, times a learned scale per head: kernels keep their size in training.
-        rope: rotate queries and keys by their position on the grid; it needs a head width that `GridAttention` names.
+        gain: weight of the whitened part. "auto": sqrt(m) for m landmarks, so that what depends on the query is about
+            as large as the values. "learned": one parameter per head, starting at the root of the number of cells.
+        qk_norm: divide queries and keys by their root mean square and multiply them by a learned scale per head, so
+            that the kernel does not vanish as the projections grow.
+        rope: rotate queries and keys by position on the grid; needs an even head width, for images a multiple of 4.
         qkv_bias: bias of the projections of queries, keys and values.
         proj_drop: dropout after the output projection.
     """
@@ -98,11 +98,11 @@ class LaplacianAttention(LandmarkAttention):
             "iterations": self.iterations,
             "eps": self.eps,
             "gain": "learned" if isinstance(self.gain, nn.Parameter) else self.gain,
-            # In evaluation, synced statistics are running ones.
-            "whitening": "running" if self.whitening.kind == "synced" else self.whitening.kind,
+            "whitening": "running" if self.whitening.kind == "synced" else self.whitening.kind,  # equal in evaluation
             "whitening_eps": self.whitening.eps,
             "newton_schulz_start": self.newton_schulz_start,
             "kernel": self.kernel_name,
+            "qk_norm": self.qk_norm is not None,
             "gram": "keys",
             "solver": "newton_schulz",  # which `AblationAttention` can change
         }

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,6 @@ def run(arguments: argparse.Namespace) -> None:
     if output.suffix != ".safetensors":
         raise InputError(f"expected a file name that ends with .safetensors, got {output}")
     files.check_file(output)
-    if output.is_file() and any(path.is_file() and path.samefile(output) for path in _given(arguments)):
-        raise InputError(f"{output} is what is converted: give --output another name")
     if arguments.allow_pipes:
         check_pipes(arguments.data)
     try:
@@ -100,6 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ImportError as error:
         raise InputError(f"converting needs {error.name}: pip install 'laplacianformer[train]'") from None
     recipe = load_recipe(arguments.recipe or family_recipe(arguments.model), _overrides(arguments))
+    _check_output(output, recipe.teacher.name, recipe.teacher.weights)
     train(
         recipe,
         output.with_suffix(""),
@@ -110,9 +110,11 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
 
-def _given(arguments: argparse.Namespace) -> list[Path]:
-    """What may be the teacher's files."""
-    return [Path(arguments.model), *([] if arguments.weights is None else [arguments.weights])]
+def _check_output(output: Path, *teacher: str | None) -> None:
+    """teacher: what may be its files, wherever they were named: in the command, an override or the recipe."""
+    for name in teacher:
+        if name is not None and output.is_file() and os.path.isfile(name) and output.samefile(name):
+            raise InputError(f"{output} would overwrite the model that is converted: give --output another name")
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:

@@ -124,10 +124,13 @@ def _layer_with_kernel(layer: LaplacianAttention, kernel: Kernel, scale: float) 
         iterations=layer.iterations,
         eps=layer.eps,
         gain="learned" if isinstance(layer.gain, nn.Parameter) else layer.gain,
+        qk_norm=layer.qk_norm is not None,
         rope=layer.rope,
         qkv_bias=layer.qkv.bias is not None,
         **options,
     )
+    if layer.dwc is None:  # as in a probe
+        changed.dwc = None
     # The running variance, which the whitening per image does not have, stays behind, and so do the settings.
     weights = {name: value for name, value in layer.state_dict().items() if not name.startswith("whitening.")}
     changed.load_state_dict({**weights, **entries(changed.state_dict())})

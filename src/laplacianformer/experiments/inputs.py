@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from laplacianformer import assets as shipped
 from laplacianformer._util.errors import InputError
+from laplacianformer.attention import GridAttention
 from laplacianformer.data._evaluation import EvaluationImages, InputReader
 from laplacianformer.data._shards import Stream
 from laplacianformer.data._sources import Source, open_images, parse
@@ -54,13 +55,16 @@ def trained_nano(settings: Settings) -> tuple[nn.Module, dict[str, Any], str]:
 def queries_and_keys(model: nn.Module) -> Iterator[list[tuple[str, Tensor, Tensor]]]:
     """A list that collects, within the block, queries and keys of each attention layer that runs: (B, heads, N, d).
 
-    Layers are found by their heads and one projection `qkv`, as in ViT, DeiT, Swin and the models here, or `q` and
-    `kv`, as in PVT. Rotary positions, which are applied after the projection, are not included.
+    Of the layers of this package, they are what `mix` is given: normalised where the layer normalises them. Other
+    layers are found by their heads and one projection `qkv`, as in ViT, DeiT and Swin, or `q` and `kv`, as in PVT.
+    Rotary positions, which are applied later, are not included.
     """
     seen: list[tuple[str, Tensor, Tensor]] = []
     handles: list[Any] = []
     for name, layer in model.named_modules():
-        if hasattr(layer, "num_heads") and hasattr(layer, "qkv"):
+        if isinstance(layer, GridAttention):
+            handles += _record_projected(name, layer, seen)
+        elif hasattr(layer, "num_heads") and hasattr(layer, "qkv"):
             handles += _record_joint(name, layer, seen)
         elif hasattr(layer, "num_heads") and hasattr(layer, "q") and hasattr(layer, "kv"):
             handles += _record_separate(name, layer, seen)
@@ -73,12 +77,18 @@ def queries_and_keys(model: nn.Module) -> Iterator[list[tuple[str, Tensor, Tenso
             handle.remove()
 
 
-def _record_joint(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
-    parts = layer.qkv.out_features // layer.qkv.in_features  # 2 where queries and keys are the same
+def _record_projected(name: str, layer: GridAttention, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
+    def record(_: Any, given: tuple[Any, ...]) -> None:
+        q, k, _v = layer.project(*given[:2])
+        seen.append((name, q, k))
 
+    return [layer.register_forward_pre_hook(record)]
+
+
+def _record_joint(name: str, layer: Any, seen: list[tuple[str, Tensor, Tensor]]) -> list[Any]:
     def record(_: Any, __: Any, out: Tensor) -> None:
-        found = _heads(layer, out, parts)
-        seen.append((name, found[0], found[parts - 2]))
+        q, k, _v = _heads(layer, out, 3)
+        seen.append((name, q, k))
 
     return [layer.qkv.register_forward_hook(record)]
 

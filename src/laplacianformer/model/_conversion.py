@@ -162,6 +162,13 @@ def _new_layer(name: str, old: Any, prefix: int, conversion: Conversion) -> Grid
             f"{name} can't be {conversion.attention} attention with tied={layer.tied}: the softmax layer has "
             f"tied={not layer.tied}"
         )
+    if layer.qk_norm is not None:
+        raise InputError(
+            f"{name} can't be {conversion.attention} attention with qk_norm: softmax attention has no such norm, and "
+            "the scales that a conversion folds into the projections would be without effect: leave qk_norm out"
+        )
+    if isinstance(old, SoftmaxAttention) and old.dwc is None:  # as in a probe
+        layer.dwc = None
     return layer.to(old.proj.weight).train(old.training)
 
 

@@ -27,9 +27,10 @@ class SequenceEncoder(nn.Module):
         length: tokens of a sequence, at most.
         num_classes: outputs.
         pairs: sequences come in pairs.
-        attention: a name of `ATTENTIONS`, or a control: "none" mixes no tokens at all, "mean" gives every token the
-            mean of all, "local" is the convolution that all mixers have beside their attention, alone; "no-mixing" and
-            "mean-over-queries" are as in `LaplacianFormer`.
+        attention: a name of `ATTENTIONS`, or a control. Those of `LaplacianFormer` have the convolution that all mixers
+            have beside their attention: "no-mixing" adds to it the value of the token itself, "mean-over-queries" the
+            mean of Laplacian attention over the queries. "local" is that convolution alone. "none" and "mean" have no
+            convolution: a token gets its own value, or the mean of the values of all tokens.
         attention_args: passed on to the token mixer, e.g. {"gain": 8.0}.
         local: whether token mixers have their convolution; without it, attention alone mixes tokens.
         landmarks: landmarks or random features of the mixer, where it has either; None for its own default.
@@ -58,6 +59,8 @@ class SequenceEncoder(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
+        if attention == "local" and not local:
+            raise ValueError('attention="local" is the convolution alone: local=False would leave nothing of it')
         # What it is built with, for weights files.
         self.arguments: dict[str, Any] = {name: value for name, value in locals().items() if name in _ARGUMENTS}
         self.length, self.pairs = length, pairs

@@ -1,9 +1,8 @@
 """ListOps: nested lists of digits under four operators, and the digit that they evaluate to.
 
 Nangia and Bowman, "ListOps", 2018, with the rules of Tay et al., "Long Range Arena", 2021: an argument is a list with
-probability 0.25 and a digit otherwise, a list has 2 to 10 arguments, the depth is at most 10, and expressions that are
-not longer than 500 and shorter than 2,000 tokens are drawn again. An expression is a function of the seed and its
-number alone.
+probability 0.25 and a digit otherwise, a list has 2 to 10 arguments, and the depth is at most 10. Expressions are drawn
+until one has more than 500 and fewer than 2,000 tokens. An expression is a function of the seed and its number alone.
 """
 
 import random

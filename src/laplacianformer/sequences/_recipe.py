@@ -27,7 +27,10 @@ from laplacianformer.training._recipe import (
 class Encoder:
     """What is trained: a `SequenceEncoder`. The defaults are those of the published comparison."""
 
-    attention: str = "laplacian"  # a token mixer, or a control: none, mean, local
+    # A token mixer: laplacian, ablation, softmax, soft, soft++, skyformer, nystromformer, performer, linear, cosformer,
+    # inline, hedgehog or spatial-reduction. Or a control, see `SequenceEncoder`: no-mixing, mean-over-queries, local,
+    # none or mean.
+    attention: str = "laplacian"
     attention_args: ModelArguments = Field(default_factory=dict)  # of the token mixer, such as gain
     local: bool = True  # the convolution beside the attention; without it, attention alone mixes tokens
     landmarks: Width | None = 128  # or random features, where the token mixer has either
