@@ -17,6 +17,7 @@ from tests.training.helpers import image_folder
 GENERATED = {
     "listops": Wanted("listops", "train", 60, samples=12, shortest=10),
     "pathfinder": Wanted("pathfinder", "train", 1024, samples=6),
+    "recall": Wanted("recall", "train", 17, samples=6),
 }
 
 

@@ -80,7 +80,7 @@ def run(settings: Settings) -> Outcome:
 
 
 def judge(rows: Sequence[Row], chosen: dict[str, float]) -> Outcome:
-    """The verdict on the claimed gap, whatever attention is worth in this pyramid: the claim is about such a pyramid."""
+    """The verdict on the claimed gap, whatever attention is worth here: the claim is about such a pyramid."""
     gap = compared(rows, "mixer", OURS)[SOFTMAX][1]
     worth, _ = variants.worth_of_attention(rows, "mixer", OURS)
     rates = ", ".join(f"{name} {rate:g}" for name, rate in chosen.items())

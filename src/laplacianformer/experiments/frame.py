@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "defaults": "where the paper is silent: Gram matrix and number of steps of the default layer",
     "mixers": "beyond the paper: every token mixer on all of CIFAR-10",
     "cifar100": "a public counter-claim: Laplacian, softmax and spatial-reduction attention on CIFAR-100",
+    "recall": "beyond the paper: what landmarks miss where all tokens differ from their neighbours",
     "long-range": "beyond the paper: token mixers on four tasks of Long Range Arena, and against time",
 }
 
@@ -172,6 +173,10 @@ def find(name: str) -> Experiment:  # long: a table in the form of a function
             from laplacianformer.experiments import gain
 
             return gain
+        case "recall":
+            from laplacianformer.experiments import recall
+
+            return recall
         case "gain-in-depth":
             from laplacianformer.experiments import gain_in_depth
 

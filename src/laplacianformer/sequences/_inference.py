@@ -1,10 +1,11 @@
-"""Predictions for sequences in files, and for ListOps expressions."""
+"""Predictions for sequences in files, and for ListOps expressions and questions of associative recall."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +15,7 @@ from laplacianformer.data import _images as images
 from laplacianformer.data._walk import find
 from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.sequences import _listops as listops
+from laplacianformer.sequences import _recall as recall
 from laplacianformer.sequences._batches import pad
 from laplacianformer.sequences._sources import Array, grey
 from laplacianformer.sequences._texts import SUFFIXES, read_text
@@ -38,8 +40,8 @@ def predict(
 
     Args:
         names: for text: files, folders with *.txt files in them, and patterns; for retrieval: text files, of which
-            each two that follow each other are a pair; for image and pathfinder: images; for listops: expressions, or
-            files with one in each line.
+            each two that follow each other are a pair; for image and pathfinder: images; for listops and recall:
+            expressions, or files with one in each line.
         top: number of classes in each ranking.
         device: such as "cuda:1"; None takes the accelerator if there is one, or the CPU.
     """
@@ -75,13 +77,16 @@ Found = Iterator[tuple[str, Array | tuple[Array, Array] | str]]  # name, and tok
 def _sequences(loaded: EncoderWeights, names: Sequence[str]) -> Found:
     length = loaded.model.length
     if loaded.sequence == "listops":
-        return _expressions(names, length)
+        return _expressions(names, length, listops)
+    if loaded.sequence == "recall":
+        return _expressions(names, length, recall)
     if loaded.sequence == "retrieval":
         return _pairs(names, length)
     return _texts(names, length) if loaded.sequence == "text" else _pictures(names, math.isqrt(length))
 
 
-def _expressions(names: Sequence[str], length: int) -> Found:
+def _expressions(names: Sequence[str], length: int, rules: Any) -> Found:
+    """`rules`: the module with `parse` and `encode`."""
     for name in names:
         try:
             lines = _lines(name)
@@ -92,12 +97,12 @@ def _expressions(names: Sequence[str], length: int) -> Found:
             yield name, "the file is empty: expected one expression in each line"
         for label, line in lines.items():
             try:
-                tokens = listops.parse(line)
+                tokens = rules.parse(line)
             except InputError as error:
                 yield label, str(error)
                 continue
             fits = len(tokens) <= length
-            yield label, listops.encode(tokens) if fits else f"{len(tokens)} tokens, the model takes {length} at most"
+            yield label, rules.encode(tokens) if fits else f"{len(tokens)} tokens, the model takes {length} at most"
 
 
 def _lines(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The sequences of the tasks of Long Range Arena by index, whatever they are made of.
+"""The sequences of a task by index, whatever they are made of: those of Long Range Arena, and associative recall.
 
 A sample is a function of its source and its index: of a generated one, of the seed, the split and the index.
 """
@@ -18,10 +18,11 @@ from laplacianformer.data._shards import Stream
 from laplacianformer.data._sources import Once, in_this_process
 from laplacianformer.sequences import _listops as listops
 from laplacianformer.sequences import _pathfinder as pathfinder
+from laplacianformer.sequences import _recall as recall
 from laplacianformer.sequences import _texts as texts
 
-TaskName = Literal["listops", "pathfinder", "image", "text", "retrieval"]
-GENERATED = ("listops", "pathfinder")
+TaskName = Literal["listops", "pathfinder", "image", "text", "retrieval", "recall"]
+GENERATED = ("listops", "pathfinder", "recall")
 # Tokens that the model knows, padding (0) included where sequences are padded.
 VOCABULARY: dict[str, int] = {
     "listops": 1 + len(listops.TOKENS),
@@ -29,6 +30,7 @@ VOCABULARY: dict[str, int] = {
     "image": 256,
     "text": texts.VOCABULARY,
     "retrieval": texts.VOCABULARY,
+    "recall": 1 + len(recall.TOKENS),
 }
 _SPLITS = {"train": 0, "training": 0, **dict.fromkeys(("validation", "val", "valid", "eval"), 1), "test": 2}
 
@@ -89,6 +91,8 @@ def check_length(task: str, length: int, shortest: int) -> None:
         raise InputError(
             f"data.length must be {side**2} for pathfinder, whose images are {side} x {side}, got {length}"
         )
+    if task == "recall" and length > recall.LONGEST:
+        raise InputError(f"data.length must be at most {recall.LONGEST} for recall, got {length}")
     if task == "image" and math.isqrt(length) ** 2 != length:
         raise InputError(f"data.length must be a square number for image, got {length}")
     # Lists have every length from 4 tokens on; a range that holds one is found by drawing again.
@@ -105,11 +109,15 @@ def _generated(wanted: Wanted) -> "_Generated":
 
 
 class _Generated:
-    """ListOps or Pathfinder: nothing is stored."""
+    """ListOps, Pathfinder or associative recall: nothing is stored."""
 
     def __init__(self, wanted: Wanted, seed: int) -> None:
         self.wanted, self.seed = wanted, seed
-        self.classes = listops.CLASSES if wanted.task == "listops" else pathfinder.CLASSES
+        self.classes = {
+            "listops": listops.CLASSES,
+            "pathfinder": pathfinder.CLASSES,
+            "recall": recall.CLASSES,
+        }[wanted.task]
 
     def __len__(self) -> int:
         return self.wanted.samples or 0
@@ -119,6 +127,9 @@ class _Generated:
             rules = listops.ListOps(self.wanted.shortest, self.wanted.length)
             tokens, value = rules.generate(self.seed, index)
             return listops.encode(tokens), value
+        if self.wanted.task == "recall":
+            tokens, value = recall.generate(self.seed, index, self.wanted.length)
+            return recall.encode(tokens), value
         pixels, label = pathfinder.generate(self.seed, index)
         return pixels.reshape(-1).astype(np.int16), label
 

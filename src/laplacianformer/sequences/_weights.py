@@ -1,7 +1,7 @@
 """A trained encoder of sequences in one safetensors file that describes itself.
 
 The metadata holds, each as text: `format`; `task`, "sequences"; `architecture`, "sequence_encoder"; `model_args`, the
-arguments of `SequenceEncoder` (JSON); `sequence`, what its tokens are: listops, pathfinder, image, text or retrieval;
+arguments of `SequenceEncoder` (JSON); `sequence`, the task: listops, pathfinder, image, text, retrieval or recall;
 `classes`, names of the outputs (JSON list); and whatever the writer adds, such as recipe, metrics and commit.
 """
 
@@ -37,7 +37,7 @@ class EncoderWeights:
 
     model: SequenceEncoder
     classes: tuple[str, ...]
-    sequence: str  # listops, pathfinder, image, text or retrieval
+    sequence: str  # listops, pathfinder, image, text, retrieval or recall
     metadata: dict[str, str]
     path: Path
 
@@ -54,7 +54,7 @@ def save_encoder(
     """Write an encoder to one safetensors file, whole or not at all.
 
     Args:
-        sequence: what its tokens are: listops, pathfinder, image, text or retrieval.
+        sequence: the task: listops, pathfinder, image, text, retrieval or recall.
         classes: names of the outputs, in order.
         metadata: what else the file should say.
         dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
