@@ -93,17 +93,11 @@ def full(**given) -> Settings:
     return Settings(Path("results"), Path("trainings"), Path("work"), quick=False, **given)
 
 
-def test_rows_of_the_probe_are_found_again_by_the_sweeps() -> None:
-    """A training that is in the table is not made again."""
-    variants = [{**found, **trainings.CONTROLS} for found in SWEEPS.values()]
-    runs = {run.key: run for each in variants for run in trainings.runs_of(full(), each, "kind")}
-    rows = read_rows(ROOT / "results" / "experiments" / "trainings" / "runs.csv")
-    made = [row for row in rows if row["recipe"] == trainings.LISTOPS]
-    assert made
-    for row in made:
-        run = runs[row["run"]]
-        assert int(row["seed"]) == run.seed
-        assert set(row["overrides"].split(" encoder.")) == set(" ".join(run.overrides).split(" encoder."))
+def test_a_training_is_found_again_under_the_name_that_it_had() -> None:
+    """The names in the table of trainings follow from recipe, overrides and seed."""
+    choices = {"a": trainings.DEFAULT, "b": trainings.with_arguments(kernel="gaussian")}
+    runs = trainings.runs_of(full(), choices, "kind", seeds=1)
+    assert [run.key for run in runs] == ["81c1658aa8", "d736c8e36f"]
 
 
 @pytest.mark.parametrize(("module", "column"), [(attention_maps, "model"), (qk_distances, "model")])
