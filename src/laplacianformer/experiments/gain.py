@@ -1,4 +1,7 @@
-"""The model with different gains of the whitened part of its attention, trained alike. It has m = 16 landmarks."""
+"""The model with different gains of the whitened part of its attention, trained alike.
+
+A list has m = 16 landmarks, or as many as it has tokens where these are fewer: then nothing is solved.
+"""
 
 from collections.abc import Sequence
 
@@ -12,7 +15,7 @@ CLAIM: str = (
     "A gain of sqrt(m) makes the part of the output that depends on the query about as large as the values. So it "
     "should be more accurate than a gain of 1, and no less accurate than larger gains or one learned per head."
 )
-DEFAULT_GAIN = "gain sqrt(m) = 4"
+DEFAULT_GAIN = "gain sqrt(m)"
 GAINS = {
     DEFAULT_GAIN: DEFAULT,
     **{f"gain {gain}": with_arguments(gain=gain) for gain in (1, 2, 8, 12)},
