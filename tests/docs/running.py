@@ -19,6 +19,7 @@ from tests.training.helpers import image_folder, write_recipe
 NOT_RUN = {
     "pip install": "changes the environment",
     "make": "lint, tests, site, wheels and demo: each is tested by itself, or is the tests",
+    "git worktree": "changes the repository",
     "python benchmarks/": "measures for minutes; tests/benchmarks runs each for a moment",
     "python docs/reproduction.py": "writes to the repository; tests/experiments/test_reproduction_page.py runs it",
     "'CFLAGS=": "builds with a sanitizer",
@@ -56,6 +57,7 @@ NOT_RUN = {
     "laplacianformer reproduce lambda": "trains; tests/experiments/test_trainings.py runs every experiment that does",
     "laplacianformer reproduce attention": "trains for an hour",
     "laplacianformer reproduce gain": "trains for an hour",
+    "laplacianformer reproduce recall": "trains for ten minutes",
     "laplacianformer reproduce magnitudes": "trains for an hour",
     "laplacianformer reproduce mixers": "trains for hours",
     "laplacianformer reproduce cifar100": "trains for hours",
