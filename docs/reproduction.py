@@ -42,8 +42,9 @@ and a plain vision transformer on CIFAR-10 ([probe.yaml](../src/laplacianformer/
 `kernel-convergence`). In the first, queries and keys are normalised (`qk_norm`) where an experiment does not say
 otherwise. Two controls say what attention is worth: "no mixing", where every token keeps its own value, and "mean over
 queries", where the output of the attention is averaged over the queries. Where attention is worth less than 2 points
-over the better of them, the verdict is "attention does not matter here". Three experiments take other models:
-`long-range` encoders with a convolution beside the attention, `gain-in-depth` and `cifar100` pyramids. A comparison of accuracies below that does not
+over the better of them, the verdict is "attention does not matter here". Four experiments take other models:
+`recall` the encoder on associative recall, `long-range` encoders with a convolution beside the attention,
+`gain-in-depth` and `cifar100` pyramids. A comparison of accuracies below that does not
 say what attention is worth was made on the pyramid
 ([ablation.yaml](../src/laplacianformer/recipes/ablation.yaml)), before there were probes; those with SOFT++ also before
 it followed its authors' code.
