@@ -12,8 +12,7 @@ from laplacianformer.classification import load_recipe
 from laplacianformer.experiments import cifar100, gain, gain_in_depth, magnitudes, mixers, trainings
 from laplacianformer.experiments.frame import reproduce
 from laplacianformer.experiments.rows import read_rows
-
-from .test_trainings import rows
+from tests.experiments.helpers import rows
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("lightning")

@@ -7,22 +7,13 @@ from laplacianformer.experiments import (
     defaults,
     kernel_convergence,
     other_kernels,
-    trainings,
     variants,
     whitening,
 )
 from laplacianformer.experiments.starts import Start
+from tests.experiments.helpers import rows
 
 pytest.importorskip("matplotlib")
-
-
-def rows(column, **accuracies):
-    controls = {name: [40, 41, 42] for name in trainings.CONTROLS}
-    return [
-        {column: kind, "seed": str(seed), "validation_accuracy": str(value / 100)}
-        for kind, values in (controls | accuracies).items()
-        for seed, value in enumerate(values)
-    ]
 
 
 @pytest.mark.parametrize(
