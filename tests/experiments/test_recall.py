@@ -1,10 +1,12 @@
 """What the experiment on associative recall concludes, and that each of its trainings builds a model of its own."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from laplacianformer import cli
 from laplacianformer.experiments import recall
 from laplacianformer.experiments.frame import Settings
 from laplacianformer.experiments.rows import read_rows
@@ -62,3 +64,13 @@ def test_trainings_in_the_table_are_those_of_the_experiment() -> None:
     table = read_rows(ROOT / "results" / "experiments" / "trainings" / "runs.csv")
     made = {row["run"]: int(row["seed"]) for row in table if row["recipe"] == "probe-recall"}
     assert made == runs
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_from_the_command_line_to_the_plot(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.main(["reproduce", "recall"])
+    folder = tmp_path / "results" / "experiments" / "recall"
+    assert {path.name for path in folder.iterdir()} == {"verdict.json", "recall.png"}
+    # The stand-in's accuracy is that of the seed.
+    assert json.loads((folder / "verdict.json").read_text())["verdict"] == "attention does not matter here"
