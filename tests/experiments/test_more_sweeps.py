@@ -85,7 +85,7 @@ def test_the_default_gain_is_not_to_lose_to_one_in_any_pyramid(one, verdict) -> 
 def test_the_gain_is_compared_in_two_pyramids(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = reproduce("gain-in-depth", output=None, quick=False, cifar10="somewhere", seeds=1).outcome
-    assert "nano: top-1 of 1 seed" in outcome.measured
+    assert "nano: accuracy of 1 seed" in outcome.measured
     trained = read_rows(tmp_path / "results" / "experiments" / "trainings" / "runs.csv")
     assert len(trained) == 2 * len(gain_in_depth.GAINS)
     assert {row["recipe"] for row in trained} == {"ablation"}
@@ -128,7 +128,7 @@ def test_learning_rates_are_chosen_on_held_out_training_images(tmp_path, monkeyp
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
     outcome = reproduce("cifar100", output=None, quick=False, cifar100=str(tmp_path / "data"), seeds=2).outcome
-    assert "top-1 of 2 seeds" in outcome.measured
+    assert "accuracy of 2 seeds" in outcome.measured
     tuning = tmp_path / "runs" / "reproduce" / "full" / "cifar100"
     assert [len(list((tuning / part / "a").iterdir())) for part in ("tuning", "held-out")] == [18, 2]
     assert len({file.resolve() for file in tuning.glob("*/a/*")}) == 20

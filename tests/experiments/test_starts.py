@@ -5,14 +5,19 @@ import pytest
 from laplacianformer.experiments.kernel_convergence import VARIANTS
 from laplacianformer.experiments.starts import Start, start_of
 from laplacianformer.experiments.sweep import Training
-from laplacianformer.experiments.trainings import IMAGES, placed
+from laplacianformer.experiments.trainings import CLASSIFIER, PROBE, placed
 
 pytest.importorskip("lightning")
 
 
 @pytest.fixture(scope="module")
 def starts() -> dict[str, Start]:
-    return {name: start_of(Training(IMAGES, {}, placed(changes, IMAGES), 0)) for name, changes in VARIANTS.items()}
+    """In the classifier, whose tokens are patches of images, as in the paper."""
+    return starts_in(CLASSIFIER)
+
+
+def starts_in(recipe: str) -> dict[str, Start]:
+    return {name: start_of(Training(recipe, {}, placed(changes, recipe), 0)) for name, changes in VARIANTS.items()}
 
 
 def test_the_swap_of_the_kernel_acts_where_the_paper_makes_it(starts) -> None:
@@ -27,3 +32,10 @@ def test_attention_of_ours_starts_as_large_as_the_values_and_depends_on_the_toke
     for kernel in ("laplacian", "gaussian"):
         assert 0.3 < starts[f"LaplacianFormer, {kernel}"].fraction < 1.2
     assert len(set(starts.values())) == len(VARIANTS)
+
+
+def test_the_arms_of_the_probe_do_not_start_alike() -> None:
+    found = starts_in(PROBE)
+    assert len(set(found.values())) == len(VARIANTS)
+    assert found["LaplacianFormer, gaussian"].off_diagonal > 2 * found["LaplacianFormer, laplacian"].off_diagonal
+    assert all(0 < start.fraction < 2 for start in found.values())

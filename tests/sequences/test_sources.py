@@ -11,6 +11,7 @@ from laplacianformer._util.errors import InputError
 from laplacianformer.data._order import Order
 from laplacianformer.sequences import Wanted, open_sequences, train
 from laplacianformer.sequences._batches import SequenceBatch, held_out_batches, pad, training_batches
+from laplacianformer.sequences._sources import form_of
 from tests.sequences import helpers
 from tests.training.helpers import image_folder
 
@@ -180,7 +181,7 @@ def test_a_run_on_files_that_are_all_broken_stops_in_one_line(tmp_path: Path) ->
 
 def test_parts_of_processes_make_up_all(tmp_path: Path) -> None:
     opened = open_sequences(Wanted("retrieval", "validation", 10, str(helpers.pair_folder(tmp_path / "pairs", val=5))))
-    parts = [list(held_out_batches(opened, 2, 0, rank, 2, pairs=True)) for rank in range(2)]
+    parts = [list(held_out_batches(opened, 2, 0, rank, 2, form_of("retrieval"))) for rank in range(2)]
     assert [sum(len(batch.targets) for batch in part) for part in parts] == [3, 3]
     assert sum(int((batch.targets >= 0).sum()) for part in parts for batch in part) == 5
     assert {batch.tokens.ndim for part in parts for batch in part} == {3}

@@ -278,6 +278,11 @@ WRONG = {
     "pathfinder": (["data.task=pathfinder", "data.length=900"], "data.length must be 1024 for pathfinder"),
     "shortest": (["data.shortest=2000"], "data.shortest must be at least 4 below data.length"),
     "number": (["data.train_samples=null"], "is generated: give data.train_samples=N and data.val_samples=N"),
+    "axes": (["encoder.axes=2"], "encoder.axes=2 is for images (pathfinder, image, inpaint), not for listops"),
+    "squares": (
+        ["data.task=inpaint", "data.length=60"],
+        "data.length must be a square number for inpaint, got 60",
+    ),
     "sharding": (["run.strategy=fsdp"], "run.strategy=fsdp is for classification"),
 }
 

@@ -33,7 +33,7 @@ OLD_COCO = {"coco-maskrcnn": ["detector.name=mask_rcnn"], "coco-retinanet": ["de
 CLASSIFICATION = ["digits", "cifar10", "cifar100", "ablation", "probe", "fashion-mnist", "imagenet", "finetune"]
 DETECTION = ["coco", "shapes-maskrcnn", "pennfudan-maskrcnn", "pennfudan-retinanet"]
 SEGMENTATION = ["shapes-segmentation", "camvid", "ade20k-fpn", "cityscapes-upernet"]
-SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval", "probe-listops", "probe-recall"]
+SEQUENCES = ["lra-listops", "lra-pathfinder", "lra-image", "lra-text", "lra-retrieval", "probe-inpaint", "probe-recall"]
 CONVERSION = ["convert-vit", "convert-pvt"]
 FAMILIES = {"imagenet": classification_size, "coco": detection_size}
 KINDS: dict[str, Any] = {

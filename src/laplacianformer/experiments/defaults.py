@@ -63,6 +63,6 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
         if exact := found.get(f"{prefix}{EXACT}"):
             axis.axhline(exact.mean, color=style["color"], linestyle=":", label=f"{label}, {EXACT}")
     axis.set_xticks(STEPS)
-    tidy(axis, x="Newton-Schulz steps", y="held-out top-1, %")
+    tidy(axis, x="Newton-Schulz steps", y="held-out accuracy, %")
     drawn.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     save(drawn, path)

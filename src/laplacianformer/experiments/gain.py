@@ -1,6 +1,6 @@
 """The model with different gains of the whitened part of its attention, trained alike.
 
-A list has m = 16 landmarks, or as many as it has tokens where these are fewer: then nothing is solved.
+The probe has m = 49 landmarks, so sqrt(m) is 7.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ CLAIM: str = (
 DEFAULT_GAIN = "gain sqrt(m)"
 GAINS = {
     DEFAULT_GAIN: DEFAULT,
-    **{f"gain {gain}": with_arguments(gain=gain) for gain in (1, 2, 8, 12)},
+    **{f"gain {gain}": with_arguments(gain=gain) for gain in (1, 3, 14, 28)},
     "gain learned": with_arguments(gain="learned"),
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
-from laplacianformer.experiments.trainings import DEFAULT, PLAIN, compared, with_arguments
+from laplacianformer.experiments.trainings import DEFAULT, NORMALISED, compared, with_arguments
 
 SOURCE: str = "beyond the paper, which says nothing of kernels that become small"
 CLAIM: str = (
@@ -17,12 +17,12 @@ RELATIVE: dict[str, object] = {"relative_eps": 1e-4}
 VALUES: dict[str, object] = {"normalised_values": "true"}
 NONE = "none"
 CHOICES = {
-    NONE: with_arguments(**PLAIN),
-    "relative eps": with_arguments(**PLAIN, **RELATIVE),
-    "normalised values": with_arguments(**PLAIN, **VALUES),
-    "normalised values, gain 1": with_arguments(**PLAIN, **VALUES, gain=1),
-    "normalised queries and keys": DEFAULT,
-    "all three": with_arguments(**RELATIVE, **VALUES),
+    NONE: DEFAULT,
+    "relative eps": with_arguments(**RELATIVE),
+    "normalised values": with_arguments(**VALUES),
+    "normalised values, gain 1": with_arguments(**VALUES, gain=1),
+    "normalised queries and keys": with_arguments(**NORMALISED),
+    "all three": with_arguments(**NORMALISED, **RELATIVE, **VALUES),
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from laplacianformer.experiments import variants
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
-from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, PLAIN, with_arguments
+from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, NORMALISED, with_arguments
 
 SOURCE: str = "the paper's future work"
 CLAIM: str = (
@@ -13,12 +13,12 @@ CLAIM: str = (
     "future work. Checked here: the Laplacian is the most accurate of all."
 )
 OTHERS = ("gaussian", "matern", "cosine", "polynomial")
-FORMS = ("laplacian", "laplacian, plain")
+FORMS = ("laplacian", "laplacian, normalised")
 KERNELS = {
     FORMS[0]: DEFAULT,
     **{name: with_arguments(kernel=name) for name in OTHERS},
-    FORMS[1]: with_arguments(**PLAIN),
-    **{f"{name}, plain": with_arguments(kernel=name, **PLAIN) for name in OTHERS},
+    FORMS[1]: with_arguments(**NORMALISED),
+    **{f"{name}, normalised": with_arguments(kernel=name, **NORMALISED) for name in OTHERS},
 }
 
 

@@ -3,6 +3,7 @@
 Where the second is nearly nothing, the arms of a comparison start as the same model, and it says little.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import timm
@@ -10,10 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from laplacianformer import sequences
 from laplacianformer.attention import LaplacianAttention
 from laplacianformer.attention.baselines._nystrom import KernelAttention
 from laplacianformer.classification import load_recipe
 from laplacianformer.experiments.sweep import Training
+from laplacianformer.experiments.trainings import PROBE
+from laplacianformer.sequences import _inpaint as inpaint
+from laplacianformer.sequences._task import create_encoder
 
 IMAGES = 8
 
@@ -31,21 +36,38 @@ class Start(NamedTuple):
 @torch.no_grad()
 def start_of(run: Training) -> Start:
     """The start of a training whose token mixer has landmarks."""
-    recipe = load_recipe(run.recipe, run.overrides)
-    torch.manual_seed(run.seed)
-    model = timm.create_model(recipe.model.name, num_classes=10, **recipe.model.args).train()
-    side = recipe.data.size
-    images = F.interpolate(torch.randn(IMAGES, 3, side // 4, side // 4), size=(side, side), mode="bicubic")
-    found = _observed(model, images)
+    model, inputs = _probe(run) if run.recipe == PROBE else _classifier(run)
+    found = _observed(model.train(), inputs)
     return Start(*(sum(values) / len(values) for values in zip(*found, strict=True)))
 
 
-def _observed(model: nn.Module, images: Tensor) -> list[Start]:
+def _classifier(run: Training) -> tuple[nn.Module, Tensor]:
+    recipe = load_recipe(run.recipe, run.overrides)
+    torch.manual_seed(run.seed)
+    model = timm.create_model(recipe.model.name, num_classes=10, **recipe.model.args)
+    return model, _smooth(3, recipe.data.size)
+
+
+def _probe(run: Training) -> tuple[nn.Module, Tensor]:
+    recipe = sequences.load_recipe(run.recipe, run.overrides)
+    torch.manual_seed(run.seed)
+    model = create_encoder(recipe, inpaint.CLASSES)
+    pixels = (64 * _smooth(1, math.isqrt(recipe.data.length)) + 128).clamp(0, 255).flatten(1).byte().numpy()
+    return model, torch.stack([torch.from_numpy(inpaint.hide(each, 0, n)[0]).long() for n, each in enumerate(pixels)])
+
+
+def _smooth(channels: int, side: int) -> Tensor:
+    """Random images whose neighbouring pixels are alike."""
+    coarse = torch.randn(IMAGES, channels, side // 4, side // 4)
+    return F.interpolate(coarse, size=(side, side), mode="bicubic")
+
+
+def _observed(model: nn.Module, inputs: Tensor) -> list[Start]:
     """Of each layer, in order."""
     found: list[Start] = []
 
-    def observe(layer: Any, inputs: tuple[Any, ...]) -> None:
-        x, size = inputs
+    def observe(layer: Any, given: tuple[Any, ...]) -> None:
+        x, size = given
         q, k, v = layer.project(x, size)
         mixed = layer.mix(q, k, v, size)
         if isinstance(layer, KernelAttention):
@@ -58,7 +80,7 @@ def _observed(model: nn.Module, images: Tensor) -> list[Start]:
 
     kinds = (KernelAttention, LaplacianAttention)
     hooks = [layer.register_forward_pre_hook(observe) for layer in model.modules() if isinstance(layer, kinds)]
-    model(images)
+    model(inputs)
     for hook in hooks:
         hook.remove()
     return found

@@ -58,8 +58,8 @@ def measured(rows: Sequence[Row], column: str, default: str) -> str:
         for name, (own, difference) in compared(rows, column, default).items()
     )
     return (
-        f"top-1 of {seeds} {'seeds' if seeds > 1 else 'seed'} (%; in brackets the difference to {default} in points, "
-        f"paired by seed, 95 % interval): {listed}."
+        f"accuracy of {seeds} {'seeds' if seeds > 1 else 'seed'} (%; in brackets the difference to {default} in "
+        f"points, paired by seed, 95 % interval): {listed}."
     )
 
 
@@ -127,7 +127,7 @@ def draw(rows: Sequence[Row], column: str, default: str, reported: Reported, pat
         axis.plot(list(shown), list(shown.values()), **style | {"linestyle": "none"}, label=label)
     axis.set_xticks(range(len(found)), [textwrap.fill(name, 14) for name in found])
     axis.set_xlim(-0.5, len(found) - 0.5)
-    tidy(axis, x="", y="difference in top-1, points")
-    axis.set_title(f"{default}: {summary(base).mean:.1f} % top-1, mean of {len(base)}", fontsize=10)
+    tidy(axis, x="", y="difference in accuracy, points")
+    axis.set_title(f"{default}: {summary(base).mean:.1f} %, mean of {len(base)}", fontsize=10)
     drawn.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     save(drawn, path)

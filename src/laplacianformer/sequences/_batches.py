@@ -6,21 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from laplacianformer.data import NO_LABEL
 from laplacianformer.data._batch import lasting_options
 from laplacianformer.data._order import Order
 from laplacianformer.data._training import EpochBatches, read_or_neighbour
-from laplacianformer.sequences._sources import Sequence, Sequences
+from laplacianformer.sequences._sources import SINGLE, Form, Label, Sequence, Sequences
 
-Sample = tuple[Sequence, int, tuple[str, ...]]  # tokens, label, and one line for each sequence that could not be read
+Sample = tuple[Sequence, Label, tuple[str, ...]]  # tokens, label, and one line for each sequence that could not be read
 
 
 class SequenceBatch(NamedTuple):
     """Tokens (B, N), or (B, 2, N) of pairs; a mask of the same shape, True where a token counts (None: everywhere);
-    labels (B,); and one line for each sequence that could not be read."""
+    labels (B,), or (B, N) of tokens; and one line for each sequence that could not be read."""
 
     tokens: Tensor
     mask: Tensor | None
@@ -31,8 +31,14 @@ class SequenceBatch(NamedTuple):
 def collate(samples: list[Sample]) -> SequenceBatch:
     """The batch of these samples."""
     tokens, mask = pad([sample[0] for sample in samples])
-    targets = torch.tensor([sample[1] for sample in samples])
+    targets = _targets([sample[1] for sample in samples])
     return SequenceBatch(tokens, mask, targets, tuple(line for sample in samples for line in sample[2]))
+
+
+def _targets(labels: list[Label]) -> Tensor:
+    """The labels of a batch; where each token has one, there is none in the padding."""
+    dense = [torch.from_numpy(label).long() for label in labels if isinstance(label, np.ndarray)]
+    return nn.utils.rnn.pad_sequence(dense, True, NO_LABEL) if dense else torch.tensor(labels)
 
 
 def pad(sequences: list[Sequence]) -> tuple[Tensor, Tensor | None]:
@@ -55,12 +61,12 @@ class Cached:
 
     def __init__(self, sequences: Sequences) -> None:
         self.sequences, self.classes = sequences, sequences.classes
-        self.kept: dict[int, tuple[Sequence, int]] = {}
+        self.kept: dict[int, tuple[Sequence, Label]] = {}
 
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def read(self, index: int) -> tuple[Sequence, int]:
+    def read(self, index: int) -> tuple[Sequence, Label]:
         if index not in self.kept:
             self.kept[index] = self.sequences.read(index)
         return self.kept[index]
@@ -72,28 +78,28 @@ class Cached:
 class _TrainingSequences(Dataset[Sample]):
     """Sequences by (epoch, key); instead of one that can't be read, another one."""
 
-    def __init__(self, sequences: Sequences, *, pairs: bool) -> None:
-        self.sequences, self.pairs = sequences, pairs
+    def __init__(self, sequences: Sequences, form: Form) -> None:
+        self.sequences, self.form = sequences, form
 
     def __getitem__(self, epoch_and_key: tuple[int, int]) -> Sample:
         found, corrupt = read_or_neighbour(self.sequences, epoch_and_key[1])
         if found is None:
-            return _one_token(pairs=self.pairs), 0, corrupt
+            return *self.form.nothing(0), corrupt
         return *found, corrupt
 
 
 def training_batches(
-    sequences: Sequences, order: Order, workers: int, *, pairs: bool = False
+    sequences: Sequences, order: Order, workers: int, form: Form = SINGLE
 ) -> EpochBatches[SequenceBatch]:
     """Batches that depend on the order alone."""
-    return EpochBatches(_TrainingSequences(sequences, pairs=pairs), order, collate, workers)
+    return EpochBatches(_TrainingSequences(sequences, form), order, collate, workers)
 
 
 class _HeldOutSequences(Dataset[Sample]):
     """The sequences of this process; unreadable ones, and those that pad the last round, have no label."""
 
-    def __init__(self, sequences: Sequences, rank: int, world: int, *, pairs: bool) -> None:
-        self.sequences, self.pairs = sequences, pairs
+    def __init__(self, sequences: Sequences, rank: int, world: int, form: Form) -> None:
+        self.sequences, self.form = sequences, form
         self.index = range(rank, -(-len(sequences) // world) * world, world)
 
     def __len__(self) -> int:
@@ -109,20 +115,14 @@ class _HeldOutSequences(Dataset[Sample]):
             return self._nothing(f"{self.sequences.name(index)}: {error}")
 
     def _nothing(self, *reason: str) -> Sample:
-        return _one_token(pairs=self.pairs), NO_LABEL, reason
-
-
-def _one_token(*, pairs: bool) -> Sequence:
-    """In place of a sequence that can't be read; its batch says so."""
-    token = np.zeros(1, dtype=np.int16)
-    return (token, token) if pairs else token
+        return *self.form.nothing(NO_LABEL), reason
 
 
 def held_out_batches(
-    sequences: Sequences, batch_size: int, workers: int, rank: int = 0, world: int = 1, *, pairs: bool = False
+    sequences: Sequences, batch_size: int, workers: int, rank: int = 0, world: int = 1, form: Form = SINGLE
 ) -> "DataLoader[Any]":
     """Each sequence once, in order; all processes have the same number."""
-    dataset = _HeldOutSequences(sequences, rank, world, pairs=pairs)
+    dataset = _HeldOutSequences(sequences, rank, world, form)
     return DataLoader(dataset, batch_size, collate_fn=collate, **lasting_options(workers))
 
 

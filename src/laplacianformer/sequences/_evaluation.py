@@ -15,7 +15,7 @@ from laplacianformer.data._sources import parse
 from laplacianformer.inspect._finite import check_outputs
 from laplacianformer.sequences._batches import SequenceBatch, held_out_batches
 from laplacianformer.sequences._recipe import SequenceData
-from laplacianformer.sequences._sources import GENERATED, check_length, open_sequences
+from laplacianformer.sequences._sources import GENERATED, check_length, form_of, open_sequences
 from laplacianformer.sequences._weights import EncoderWeights
 from laplacianformer.training import _recipes as recipes
 
@@ -24,7 +24,8 @@ _GENERATED_SAMPLES = 2000  # as many as the published test set of ListOps has, w
 
 @dataclass(frozen=True)
 class SequenceEvaluation:
-    """Accuracies are fractions from 0 to 1. Sequences that can't be read are only named, and count nowhere else."""
+    """Accuracies are fractions from 0 to 1, of the tokens that are asked for where each has an answer. Sequences that
+    can't be read are only named, and count nowhere else."""
 
     sequences: int
     accuracy: float
@@ -57,7 +58,7 @@ def open_batches(
         raise InputError(f"{loaded.path} has a length or a recipe that its task can't have: {error}") from None
     opened = open_sequences(stated.wanted(split, samples))
     numbers = numbers_among(opened.classes, loaded.classes, data, "the weights don't")
-    batches = held_out_batches(opened, batch_size, workers, pairs=loaded.model.pairs)
+    batches = held_out_batches(opened, batch_size, workers, form=form_of(loaded.sequence))
     renumbered: Any = Renumbered(batches, numbers)
     return renumbered
 
@@ -71,7 +72,7 @@ def evaluate(
     model, count = loaded.model.to(device), len(loaded.classes)
     confusion = torch.zeros(count, count, dtype=torch.long)
     unreadable: list[str] = []
-    seconds = 0.0
+    seconds, sequences = 0.0, 0
     for batch in batches:
         unreadable += batch.corrupt
         begin = time.perf_counter()
@@ -80,6 +81,7 @@ def evaluate(
         seconds += time.perf_counter() - begin
         check_outputs(loaded.path, logits, model, *inputs)
         known = batch.targets != NO_LABEL
+        sequences += int(known.flatten(1).any(1).sum() if known.ndim > 1 else known.sum())
         targets = batch.targets[known]
         confusion.index_put_((targets, logits.argmax(1)[known]), torch.ones_like(targets), accumulate=True)
     total, right = int(confusion.sum()), confusion.diagonal()
@@ -88,11 +90,11 @@ def evaluate(
         raise InputError(f"none of the {len(unreadable)} sequences can be read; the first: {first}")
     rows = zip(loaded.classes, right.tolist(), confusion.sum(1).tolist(), strict=True)
     return SequenceEvaluation(
-        sequences=total,
+        sequences=sequences,
         accuracy=int(right.sum()) / total,
         per_class={name: number / of if of else None for name, number, of in rows},
         confusion=confusion.tolist(),
-        sequences_per_second=total / seconds,
+        sequences_per_second=sequences / seconds,
         device=device_name(device),
         unreadable=unreadable,
     )

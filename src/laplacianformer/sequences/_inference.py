@@ -45,6 +45,11 @@ def predict(
         top: number of classes in each ranking.
         device: such as "cuda:1"; None takes the accelerator if there is one, or the CPU.
     """
+    if loaded.model.per_token:
+        raise InputError(
+            f"{loaded.path} answers for each token ({loaded.sequence}), and predict shows one answer per sequence: "
+            "`laplacianformer eval` measures its accuracy"
+        )
     chosen = chosen_device(device)
     model = loaded.model.to(chosen)
     found = _sequences(loaded, names)

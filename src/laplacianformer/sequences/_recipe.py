@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from laplacianformer._util import limits
-from laplacianformer.sequences._sources import TaskName, Wanted, check_length
+from laplacianformer.sequences._sources import IMAGES, TaskName, Wanted, check_length
 from laplacianformer.sequences._weights import load_encoder
 from laplacianformer.training import _recipes as recipes
 from laplacianformer.training._recipe import (
@@ -32,8 +32,9 @@ class Encoder:
     # none or mean.
     attention: str = "laplacian"
     attention_args: ModelArguments = Field(default_factory=dict)  # of the token mixer, such as gain
+    axes: Literal[1, 2] = 1  # of the grid of tokens; 2: those of square images, which then have landmarks in squares
     local: bool = True  # the convolution beside the attention; without it, attention alone mixes tokens
-    landmarks: Width | None = 128  # or random features, where the token mixer has either
+    landmarks: Width | None = 128  # or random features, where the token mixer has either; with two axes, a square
     dim: Width = 64
     depth: Depth = 2
     num_heads: Width = 2
@@ -59,7 +60,7 @@ class SequenceData:
     # For generated tasks, the number of sequences. For others, the most, spread evenly over all.
     train_samples: Count | None = None
     val_samples: Count | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of generated tasks; run.seed does not change the data
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0  # of generated tasks and hidden pixels, which run.seed leaves alone
     cache: bool = False  # keep each sequence in memory once it is read or generated (in each worker, if there are any)
     workers: Workers = 4  # processes that read or generate, for each training process
     corrupt_limit: Fraction = 0.01  # stop when more than this fraction of an epoch's sequences can't be read
@@ -100,6 +101,8 @@ class SequenceRecipe:
     def _fits_together(self) -> "SequenceRecipe":
         check_warmup(self.optimise)
         check_length(self.data.task, self.data.length, self.data.shortest)
+        if self.encoder.axes == 2 and self.data.task not in IMAGES:
+            raise ValueError(f"encoder.axes=2 is for images ({', '.join(IMAGES)}), not for {self.data.task}")
         if self.run.strategy == "fsdp":
             raise ValueError("run.strategy=fsdp is for classification: encoders of sequences train with ddp")
         return self

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from laplacianformer._util import limits
 from laplacianformer._util.errors import InputError
-from laplacianformer.data import mix, seed_all
+from laplacianformer.data import NO_LABEL, mix, seed_all
 from laplacianformer.data._labels import Renumbered, numbers_among
 from laplacianformer.data._order import Order
 from laplacianformer.data._sources import Once, in_this_process
@@ -23,7 +23,7 @@ from laplacianformer.sequences._batches import (
 )
 from laplacianformer.sequences._encoder import SequenceEncoder
 from laplacianformer.sequences._recipe import SequenceRecipe
-from laplacianformer.sequences._sources import VOCABULARY, open_sequences
+from laplacianformer.sequences._sources import VOCABULARY, form_of, open_sequences
 from laplacianformer.sequences._weights import encoder_metadata, start_from
 from laplacianformer.training._accuracy import AccuracyTask
 from laplacianformer.training._loop import train_task
@@ -78,8 +78,9 @@ def open_loaders(
     if data.cache:
         training, held_out = Cached(training), Cached(held_out)
     order = Order(len(training), size, recipe.run.seed, rank=rank, world=world)
-    batches = held_out_batches(held_out, size // world, data.workers, rank, world, pairs=data.task == "retrieval")
-    train_batches = training_batches(training, order, data.workers, pairs=data.task == "retrieval")
+    form = form_of(data.task)
+    batches = held_out_batches(held_out, size // world, data.workers, rank, world, form)
+    train_batches = training_batches(training, order, data.workers, form)
     renumbered: Any = Renumbered(batches, numbers)
     return SequenceLoaders(train_batches, renumbered, training.classes, counts)
 
@@ -89,9 +90,7 @@ def create_encoder(recipe: SequenceRecipe, classes: tuple[str, ...]) -> Sequence
     encoder, data = recipe.encoder, recipe.data
     options = {key: value for key, value in vars(encoder).items() if not key.startswith("_") and key != "weights"}
     try:
-        model = SequenceEncoder(
-            VOCABULARY[data.task], data.length, len(classes), pairs=data.task == "retrieval", **options
-        )
+        model = SequenceEncoder(VOCABULARY[data.task], data.length, len(classes), **vars(form_of(data.task)), **options)
     except Exception as error:  # whatever arguments that nobody expected make the parts of an encoder raise
         given = limits.one_line(encoder.attention)
         raise InputError(f"can't create the encoder with encoder.attention={given}: {limits.reason(error)}") from None
@@ -129,8 +128,9 @@ class SequenceTask(AccuracyTask):
     plain = prepare
 
     def loss(self, output: Tensor, targets: Tensor) -> tuple[Tensor, list[Tensor]]:
-        right = (output.argmax(1) == targets).double().mean()
-        return F.cross_entropy(output, targets), [right]
+        asked = (targets != NO_LABEL).sum().clamp(min=1)  # where each token has a label, not all of them count
+        right = (output.argmax(1) == targets).sum() / asked.double()
+        return F.cross_entropy(output, targets, ignore_index=NO_LABEL, reduction="sum") / asked, [right]
 
     def evaluation_due(self, epoch: int) -> bool:
         return self.recipe.run.evaluation_due(epoch, self.recipe.optimise.epochs)

@@ -1,7 +1,8 @@
 """A trained encoder of sequences in one safetensors file that describes itself.
 
 The metadata holds, each as text: `format`; `task`, "sequences"; `architecture`, "sequence_encoder"; `model_args`, the
-arguments of `SequenceEncoder` (JSON); `sequence`, the task: listops, pathfinder, image, text, retrieval or recall;
+arguments of `SequenceEncoder` (JSON); `sequence`, the task: listops, pathfinder, image, text, retrieval, recall or
+inpaint;
 `classes`, names of the outputs (JSON list); and whatever the writer adds, such as recipe, metrics and commit.
 """
 
@@ -23,7 +24,7 @@ from laplacianformer._util.tensor_files import (
     write_tensors,
 )
 from laplacianformer.sequences._encoder import SequenceEncoder
-from laplacianformer.sequences._sources import VOCABULARY
+from laplacianformer.sequences._sources import IMAGES, VOCABULARY, form_of
 from laplacianformer.weights._built import load_made
 from laplacianformer.weights._file import FORMAT, check_task, with_defaults_of_file
 
@@ -37,7 +38,7 @@ class EncoderWeights:
 
     model: SequenceEncoder
     classes: tuple[str, ...]
-    sequence: str  # listops, pathfinder, image, text, retrieval or recall
+    sequence: str  # listops, pathfinder, image, text, retrieval, recall or inpaint
     metadata: dict[str, str]
     path: Path
 
@@ -54,7 +55,7 @@ def save_encoder(
     """Write an encoder to one safetensors file, whole or not at all.
 
     Args:
-        sequence: the task: listops, pathfinder, image, text, retrieval or recall.
+        sequence: the task: listops, pathfinder, image, text, retrieval, recall or inpaint.
         classes: names of the outputs, in order.
         metadata: what else the file should say.
         dtype: of the parameters in the file, for example torch.float16. Buffers, a few statistics, keep theirs.
@@ -123,8 +124,12 @@ def _checked(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], t
     limits.check_arguments(arguments, f"model_args in the metadata of {path}")
     if not isinstance(arguments.get("attention_args") or {}, dict):
         raise InputError(f"{given}: expected attention_args with names")
-    if bool(arguments.get("pairs")) != (sequence == "retrieval"):
+    if bool(arguments.get("pairs")) != form_of(sequence).pairs:
         raise InputError(f"{given}: expected pairs for retrieval, and for nothing else")
+    if bool(arguments.get("per_token")) != form_of(sequence).per_token:
+        raise InputError(f"{given}: expected per_token for inpaint, and for nothing else")
+    if arguments.get("axes", 1) != 1 and sequence not in IMAGES:
+        raise InputError(f"{given}: expected one axis for {sequence}, whose tokens are no images")
     count = arguments.get("num_classes")
     fits = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
     if not fits or len(classes) != count or len(set(classes)) != count:
