@@ -36,16 +36,15 @@ scale" means that the difference is within the noise, or that nothing was measur
 by the paper" were not measured here.
 
 In a small pyramid, convolutions and pooling do the mixing, and attention hardly matters ([measured](paper.md)). So
-accuracies are compared where attention is all that mixes tokens, on one of two probes: an encoder of sequences on short
-lists of ListOps ([probe-listops.yaml](../src/laplacianformer/recipes/probe-listops.yaml)), whose data are generated,
-and a plain vision transformer on CIFAR-10 ([probe.yaml](../src/laplacianformer/recipes/probe.yaml); `mixers` and
-`kernel-convergence`). In the first, queries and keys are normalised (`qk_norm`) where an experiment does not say
-otherwise. Two controls say what attention is worth: "no mixing", where every token keeps its own value, and "mean over
-queries", where the output of the attention is averaged over the queries. Where attention is worth less than 2 points
-over the better of them, the verdict is "attention does not matter here". Four experiments take other models:
-`recall` the encoder on associative recall, `long-range` encoders with a convolution beside the attention,
-`gain-in-depth` and `cifar100` pyramids. A comparison of accuracies below that does not
-say what attention is worth was made on the pyramid
+accuracies are compared where attention is all that mixes tokens and each token has an answer of its own: half of the
+pixels of a small grey image of CIFAR-10 are hidden, and an encoder says how bright each of them is
+([probe-inpaint.yaml](../src/laplacianformer/recipes/probe-inpaint.yaml)). Two controls say what attention is worth: "no
+mixing", where every token keeps its own value, and "mean over queries", where the output of the attention is averaged
+over the queries. Where attention is worth less than 2 points over the better of them, the verdict is "attention does
+not matter here". `attention` also has the same controls in a plain vision transformer that classifies images
+([probe.yaml](../src/laplacianformer/recipes/probe.yaml)). Four experiments take other models: `recall` an encoder on
+associative recall, `long-range` encoders with a convolution beside the attention, `gain-in-depth` and `cifar100`
+pyramids. A comparison of accuracies below that does not say what attention is worth was made on the pyramid
 ([ablation.yaml](../src/laplacianformer/recipes/ablation.yaml)), before there were probes; those with SOFT++ also before
 it followed its authors' code.
 """

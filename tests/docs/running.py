@@ -77,6 +77,7 @@ QUICKER = {
     "train --recipe finetune": SMALL_TRAINING,
     "train --recipe mine.yaml": SMALL_TRAINING,
     "train --recipe lra-": (*SMALL_TRAINING, "data.length=200", "data.shortest=50", "encoder.landmarks=8"),
+    "train --recipe probe-inpaint": (*SMALL_TRAINING, "data.length=64", "encoder.landmarks=9"),
     "train --recipe shapes-segmentation": (
         *("data.shapes_train=4", "data.shapes_val=2", "data.shapes_size=48", "data.crop=[48, 48]", "optimise.epochs=1"),
         *("optimise.warmup_epochs=0", "optimise.batch_size=4", "run.devices=1", "run.tensorboard=false"),

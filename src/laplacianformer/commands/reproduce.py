@@ -18,7 +18,7 @@ DESCRIPTION = (
 EPILOG = """examples:
   laplacianformer reproduce --list
   laplacianformer reproduce lambda --quick
-  laplacianformer reproduce lambda
+  laplacianformer reproduce lambda --cifar10 cifar10/
   laplacianformer reproduce mixers --cifar10 cifar10/
   laplacianformer reproduce lambda --imagenet imagenet/
   laplacianformer reproduce detection --coco coco/
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale.add_argument("--full", action="store_true", help="sized for a machine with two cores (the default)")
     scale.add_argument("--imagenet", metavar="DIR", help="the paper's own scale: ImageNet, for experiments that train")
     scale.add_argument("--coco", metavar="DIR", help="the paper's own scale: COCO 2017, for detection")
-    parser.add_argument("--cifar10", metavar="[READER:]DIR", help="CIFAR-10, for experiments that train on images")
+    parser.add_argument("--cifar10", metavar="[READER:]DIR", help="CIFAR-10, for most experiments that train")
     parser.add_argument("--cifar100", metavar="DIR", help="CIFAR-100 as image folders, for cifar100")
     parser.add_argument("--imdb", metavar="DIR", help="IMDb's reviews as text files, for long-range")
     parser.add_argument(

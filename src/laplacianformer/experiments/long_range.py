@@ -1,7 +1,7 @@
 """The encoder of the published comparison on four tasks of Long Range Arena, with every token mixer in its place.
 
-The published comparison takes up to 50,000 steps per run on sequences of 1,024 to 4,000 tokens. Here it is about a
-minute of one core per run, so sequences are shorter and steps are few (`long_range_runs.BUDGET`): accuracies are
+The published comparison takes up to 50,000 steps per run on sequences of 1,024 to 4,000 tokens. Here it is about
+half a minute of one core per run, so sequences are shorter and steps are few (`long_range_runs.BUDGET`): accuracies are
 compared with each other and not with those reported. Where attention is worth nothing within this budget, the verdict
 says so and that task takes no part in the comparison of token mixers.
 """

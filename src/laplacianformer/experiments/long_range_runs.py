@@ -58,10 +58,10 @@ class Budget:
 
 
 BUDGET: dict[str, Budget] = {
-    "listops": Budget(16_000, 1000, 6, 64, 16, ("data.length=50", "data.shortest=10")),  # 1,500 steps
-    "pathfinder": Budget(320, 400, 4, 16, 64),  # 80 steps, which are far too few to leave chance
-    "image": Budget(4096, 1000, 4, 32, 32, ("data.length=256",)),  # 16 x 16 pixels, 512 steps
-    "text": Budget(4096, 1000, 5, 32, 32, ("data.length=256",)),  # 640 steps
+    "listops": Budget(16_000, 1000, 3, 64, 16, ("data.length=50", "data.shortest=10")),  # 750 steps
+    "pathfinder": Budget(320, 400, 2, 16, 64),  # 40 steps, which are far too few to leave chance
+    "image": Budget(4096, 1000, 3, 32, 32, ("data.length=256",)),  # 16 x 16 pixels, 384 steps
+    "text": Budget(4096, 1000, 3, 32, 32, ("data.length=256",)),  # 384 steps
 }
 QUICK_MIXERS = (OURS, "none")
 QUICK_SHARED = (
