@@ -26,6 +26,9 @@ VARIANTS = {
     STANDARD: ("attention=softmax", "{}", 17),
     **{f"laplacian, {count} landmarks": ("attention=laplacian", NORMALISED, count) for count in (17, 12, 8, 4)},
     **{f"laplacian, plain, {count} landmarks": ("attention=laplacian", "{}", count) for count in (17, 8)},
+    # The form of the paper's equation: landmarks that are means of queries ask, and the question is in one of them.
+    "crossed W, 8 landmarks": ("attention=ablation", "{gram: cross}", 8),
+    "crossed W, exact solve, 8 landmarks": ("attention=ablation", "{gram: cross, solver: cholesky}", 8),
     "gaussian, 17 landmarks": ("attention=ablation", "{qk_norm: true, kernel: gaussian}", 17),
     "mean over queries, 17 landmarks": ("attention=mean-over-queries", NORMALISED, 17),
     "nystromformer, 8 landmarks": ("attention=nystromformer", "{}", 8),
