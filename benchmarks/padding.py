@@ -29,7 +29,7 @@ WITHOUT_MASK = """
 import sys
 from laplacianformer import cli
 from laplacianformer.detection import _backbone
-_backbone.padding_mask = lambda images: None
+_backbone.padding_mask = lambda *_: None
 sys.exit(cli.main(sys.argv[1:]))
 """
 TRAINED = {"with": PROGRAM, "without": ("-c", WITHOUT_MASK)}
@@ -98,7 +98,7 @@ def evaluate_in_batches(loaded: DetectorWeights, images: CocoImages, size: int) 
 def hidden_padding() -> Iterator[None]:
     """Backbones see padding as if it were a part of the images."""
     original = _backbone.padding_mask
-    _backbone.padding_mask = lambda images: None
+    _backbone.padding_mask = lambda *_: None
     try:
         yield
     finally:

@@ -113,16 +113,29 @@ def test_every_mixer_takes_leading_tokens_and_any_number_of_axes(name: str) -> N
         assert x.grad[:, :2].abs().sum() > 0, "leading tokens are keys of the others"
 
 
-@pytest.mark.parametrize(("size", "training"), [((13, 9), False), ((13, 9), True), ((3, 13, 3), True)], ids=str)
+@pytest.mark.parametrize(
+    ("size", "training"), [((117,), True), ((13, 9), False), ((13, 9), True), ((3, 13, 3), True)], ids=str
+)
 @pytest.mark.slow
 def test_compiled_in_one_graph(size: tuple[int, ...], training: bool) -> None:
+    """With a mask and a leading token: outputs, buffers and every gradient."""
     layer = LaplacianAttention(DIM, HEADS, axes=len(size), prefix=1).train(training)
     x, mask = torch.randn(2, 118, DIM), torch.rand(2, 118) < 0.7
     other = copy.deepcopy(layer)
     torch._dynamo.reset()  # sizes that differ from those of another test would be symbols
     compiled = torch.compile(lambda layer, x, mask: layer(x, size, mask), fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(layer, x, mask), other(x, size, mask), rtol=1e-4, atol=1e-5)
+    inputs = [x.clone().requires_grad_(), x.clone().requires_grad_()]
+    outputs = [compiled(layer, inputs[0], mask), other(inputs[1], size, mask)]
+    for output in outputs:
+        output.square().sum().backward()
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(dict(layer.named_buffers()), dict(other.named_buffers()), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-3, atol=1e-4)
+    assert inputs[0].grad is not None
+    assert not inputs[0].grad[~mask].any()
+    expected = {name: parameter.grad for name, parameter in other.named_parameters()}
+    found = {name: parameter.grad for name, parameter in layer.named_parameters()}
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 class Sequences(torch.nn.Module):
@@ -227,12 +240,12 @@ def test_bad_options_are_refused(arguments: dict[str, Any], error: Any, message:
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     layer = LaplacianAttention(DIM, HEADS, prefix=2)
-    with pytest.raises(ValueError, match=r"size \(3, 4\) does not hold 10 tokens after 2 leading ones"):
+    with pytest.raises(ValueError, match=r"size \(3, 4\) does not hold 10 tokens after 2 leading ones \(prefix\)"):
         layer(torch.randn(1, 12, DIM), (3, 4))
     for size in (3, (3.0, 4.0), None, "ab"):
         with pytest.raises(TypeError, match="size must be 2 integers, the lengths of the grid"):
             layer(torch.randn(1, 14, DIM), size)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"size \(12,\) has 1 axes, this layer has axes=2"):
         layer(torch.randn(1, 14, DIM), (12,))
-    with pytest.raises(ValueError, match=r"size \(1, 1\) does not hold -1 tokens"):
+    with pytest.raises(ValueError, match=r"expected prefix=2 leading tokens and a grid of \(1, 1\), got 1 tokens"):
         layer(torch.randn(1, 1, DIM), (1, 1))

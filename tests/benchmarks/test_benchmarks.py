@@ -29,6 +29,26 @@ assert abs(rows["ours"]["fraction_of_plain_limit"] - 0.8) < 1e-12
 assert abs(rows["ours"]["fraction_of_limit"] - 0.4) < 1e-12
 assert rows["ours"]["what"] == "kernel"
 """,
+    "a detector that doesn't see its padding has other features": """
+import padding, torch
+from laplacianformer.detection import _backbone, retinanet
+
+torch.manual_seed(0)
+model = retinanet("laplacianformer_nano", 2, short_side=64, long_side=96).eval()
+images = [torch.rand(3, 64, 64), torch.rand(3, 64, 90)]
+seen = []
+model.backbone.register_forward_hook(lambda module, inputs, output: seen.append(output["0"][0]))
+with torch.no_grad():
+    model(images)
+    with padding.hidden_padding():
+        model(images)
+    model(images)
+assert torch.equal(seen[0], seen[2]) and not torch.allclose(seen[0], seen[1])
+exec(padding.WITHOUT_MASK.partition("sys.exit")[0])
+with torch.no_grad():
+    model(images)
+assert torch.equal(seen[1], seen[3])
+""",
     "changes of accuracy are paired by image": """
 import torch
 from contribution import row

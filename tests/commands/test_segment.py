@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
 from laplacianformer.segmentation import (
     IGNORED,
@@ -120,3 +121,15 @@ def test_label_maps_of_large_values_have_16_bits(tmp_path: Path) -> None:
     save_label_map(indices, wide, tmp_path / "labels.png")
     with Image.open(tmp_path / "labels.png") as stored:
         assert np.array_equal(wide.indices(np.asarray(stored)), indices)
+
+
+def test_ignored_pixels_are_written_as_an_ignored_value(tmp_path: Path) -> None:
+    indices = np.array([[0, IGNORED]], dtype=np.uint8)
+    ignoring = labels_of({"ignore": [9, 7], "classes": ["a"]}, "it")
+    save_label_map(indices, ignoring, tmp_path / "labels.png")
+    with Image.open(tmp_path / "labels.png") as stored:
+        assert np.asarray(stored).tolist() == [[0, 9]]
+        assert np.array_equal(ignoring.indices(np.asarray(stored)), indices)
+    with pytest.raises(InputError, match="some pixels are ignored, and these labels have no value for them"):
+        save_label_map(indices, labels_of({"classes": ["a"]}, "it"), tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()

@@ -75,3 +75,5 @@ def test_masks_that_do_not_fit_are_refused(mask: Tensor) -> None:
     model = timm.create_model("laplacianformer_nano", num_classes=0, global_pool="")
     with pytest.raises(ValueError, match=r"mask must be bool, \(3, 96, 128\), one per pixel, got"):
         model.forward_intermediates(batch()[0], mask=mask)
+    with pytest.raises(TypeError, match=r"mask must be a tensor of bool, .*, got list"):
+        model.forward_intermediates(batch()[0], mask=[[True]])

@@ -126,8 +126,9 @@ def test_an_empty_batch_is_empty(backend: str) -> None:
         ({"size": (5, 8)}, r"size \(5, 8\) does not hold 35 tokens"),
         ({"size": (35,)}, "size and cells must have one number for each of one to three axes"),
         ({"size": (1, 1, 5, 7)}, "size and cells must have one number for each of one to three axes"),
-        ({"prefix": 1}, r"size \(5, 7\) does not hold 35 tokens, 1 of them before the grid"),
+        ({"prefix": 1}, r"size \(5, 7\) does not hold 35 tokens, 1 of them before the grid \(prefix\)"),
         ({"prefix": -1}, r"does not hold 35 tokens, -1 of them before the grid"),
+        ({"mask": [[True] * 35] * 2}, "mask must be a tensor of bool, got list"),
         ({"mask": torch.ones(2, 35)}, r"mask must be bool, \(2, 35\), .*got torch.float32"),
         ({"mask": torch.ones(2, 34, dtype=torch.bool)}, r"mask must be bool, \(2, 35\), .*\(2, 34\)"),
         ({"cells": (6, 4)}, r"cells must be at least 1 and at most \(5, 7\).*got \(6, 4\)"),
@@ -151,7 +152,7 @@ def test_an_empty_batch_is_empty(backend: str) -> None:
 def test_bad_input_is_refused(changes: dict[str, Any], message: str) -> None:
     q, k, v = inputs(torch.float32)
     arguments = {"q": q, "k": k, "v": v, "size": SIZE, "cells": CELLS, "scale": 4.0, **changes}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         ops.laplacian_attention(**arguments)
 
 

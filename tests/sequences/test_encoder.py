@@ -154,6 +154,11 @@ def test_wrong_tokens_and_masks_are_refused(tokens: torch.Tensor, mask: torch.Te
         encoder()(tokens, mask)
 
 
+def test_a_mask_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected a mask of booleans in a tensor, got list"):
+        encoder()(torch.zeros(1, 9, dtype=torch.long), [[True] * 9])
+
+
 def test_wrong_mixers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"attention must be one of laplacian, .*local, none, mean, got 'magic'"):
         SequenceEncoder(20, 64, 2, attention="magic")

@@ -118,18 +118,24 @@ class GridAttention(SettingsInState):
         if len(size) != self.axes:
             raise ValueError(f"size {tuple(size)} has {len(size)} axes, this layer has axes={self.axes}")
         if min(size) < 1 or x.shape[1] != self.prefix + math.prod(size):
-            before = f" after {self.prefix} leading ones" if self.prefix else ""
-            lengths = {1: "N", 2: "H * W", 3: "T * H * W"}[self.axes]
-            raise ValueError(
-                f"size {tuple(size)} does not hold {x.shape[1] - self.prefix} tokens{before}: "
-                f"expected {lengths} of them, no length below 1"
-            )
+            raise ValueError(self._refused(x.shape[1], size))
         parts = linear(self.qkv, x).unflatten(-1, (-1, self.num_heads, self.head_dim))
         # Not by index: the gradient would be padded with zeros three times. Before the transpose: the gradients are
         # then put together in the order of the projection, in one copy.
         q_bhnd, *rest = (part.transpose(1, 2) for part in parts.unbind(2))
         k_bhnd, v_bhnd = (q_bhnd, *rest) if self.tied else rest
         return (q_bhnd, k_bhnd, v_bhnd) if self.qk_norm is None else (*self.qk_norm(q_bhnd, k_bhnd), v_bhnd)
+
+    def _refused(self, tokens: int, size: Size) -> str:
+        """Why these tokens are not those of the grid."""
+        if tokens < self.prefix:
+            return f"expected prefix={self.prefix} leading tokens and a grid of {tuple(size)}, got {tokens} tokens"
+        before = f" after {self.prefix} leading ones (prefix)" if self.prefix else ""
+        lengths = {1: "N", 2: "H * W", 3: "T * H * W"}[self.axes]
+        return (
+            f"size {tuple(size)} does not hold {tokens - self.prefix} tokens{before}: "
+            f"expected {lengths} of them, no length below 1"
+        )
 
     def checked_mask(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
         """The mask of these tokens, or None if all of them count; not checked on a GPU, which would have to wait."""

@@ -159,6 +159,8 @@ class LaplacianFormer(nn.Module):
         return x
 
     def _checked_mask(self, x: Tensor, mask: Tensor) -> Tensor:
+        if not isinstance(mask, Tensor):
+            raise TypeError(f"mask must be a tensor of bool, (B, H, W), one per pixel, got {type(mask).__name__}")
         if mask.dtype != torch.bool or mask.shape != (x.shape[0], *x.shape[2:]):
             expected = (x.shape[0], *x.shape[2:])
             raise ValueError(f"mask must be bool, {expected}, one per pixel, got {mask.dtype}, {tuple(mask.shape)}")

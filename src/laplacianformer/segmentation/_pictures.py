@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from laplacianformer._util.errors import InputError
 from laplacianformer._util.files import replacing
 from laplacianformer._util.text import printable
 from laplacianformer.plots._pillow import GAP, font_of
@@ -57,8 +58,12 @@ def with_legend(image: Image.Image, covered: Mapping[str, float], labels: Labels
 
 def save_label_map(indices_hw: Array, labels: Labels, path: Path) -> None:
     """As PNG of one channel, with the values that stand for the classes in files: in the colours of the classes where
-    these values have 8 bits."""
-    values = np.array(labels.values, dtype=np.uint16)
+    these values have 8 bits. IGNORED is written as the first of the ignored values."""
+    if (indices_hw == IGNORED).any() and not labels.ignore:
+        raise InputError(f"{path}: some pixels are ignored, and these labels have no value for them: add `ignore`")
+    values = np.zeros(IGNORED + 1, dtype=np.uint16)
+    values[: len(labels.values)] = labels.values
+    values[IGNORED] = labels.ignore[0] if labels.ignore else 0
     stored = values[indices_hw]
     image = Image.fromarray(stored if values.max() > 255 else stored.astype(np.uint8))
     if image.mode == "L":

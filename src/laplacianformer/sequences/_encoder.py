@@ -124,6 +124,8 @@ class SequenceEncoder(nn.Module):
             raise ValueError(f"expected 1 to {self.length} tokens, got {tokens.shape[-1]}: cut them")
         if self.axes == 2 and math.isqrt(tokens.shape[-1]) ** 2 != tokens.shape[-1]:
             raise ValueError(f"expected the tokens of square images, got {tokens.shape[-1]}, which is no square number")
+        if mask is not None and not isinstance(mask, Tensor):
+            raise TypeError(f"expected a mask of booleans in a tensor, got {type(mask).__name__}")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != tokens.shape):
             raise ValueError(
                 f"expected a mask of booleans of shape {tuple(tokens.shape)}, got {mask.dtype} {tuple(mask.shape)}"

@@ -109,7 +109,7 @@ def _check_tokens(q: Tensor, k: Tensor, v: Tensor, size: Size, cells: Size, pref
         )
     if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 0 or q.shape[2] != prefix + math.prod(size):
         raise ValueError(
-            f"{_OP}: size {tuple(size)} does not hold {q.shape[2]} tokens, {prefix} of them before the grid: "
+            f"{_OP}: size {tuple(size)} does not hold {q.shape[2]} tokens, {prefix} of them before the grid (prefix): "
             f"expected {math.prod(size)} and the prefix"
         )
     if has_static_size(size) and not all(1 <= cell <= length for cell, length in zip(cells, size, strict=True)):
@@ -120,6 +120,8 @@ def _checked_mask(q: Tensor, mask: Tensor | TokenMask | None, size: Size, cells:
     given = mask.mask_bn if isinstance(mask, TokenMask) else mask
     if given is None:
         return None
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{_OP}: mask must be a tensor of bool, got {type(given).__name__}")
     if given.dtype != torch.bool or given.shape != (q.shape[0], q.shape[2]) or given.device != q.device:
         raise ValueError(
             f"{_OP}: mask must be bool, ({q.shape[0]}, {q.shape[2]}), on {q.device}, "
