@@ -51,12 +51,7 @@ def test_a_run_writes_rows_scores_and_a_file_that_says_what_it_is(finished: tupl
     assert {"commit", "date", "version", "metrics"} <= metadata.keys()
 
 
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
-    finished: tuple[Path, segmentation.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, whole = finished
-    recipe = helpers.recipe(tmp_path / "recipe.yaml")
-
+def interrupted_and_resumed(recipe: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> segmentation.Result:
     def interrupted(loop: Any, batch: Any) -> None:
         if loop.step == 3:
             raise KeyboardInterrupt
@@ -66,12 +61,35 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            segmentation.train(recipe, tmp_path / "run")
-    resumed = segmentation.train(recipe, tmp_path / "run", resume=True)
-    assert rows(tmp_path / "run") == rows(folder / "run")
-    expected, found = weights(folder / "run"), weights(tmp_path / "run")
+            segmentation.train(recipe, folder)
+    return segmentation.train(recipe, folder, resume=True)
+
+
+def check_the_same(resumed: segmentation.Result, whole: segmentation.Result) -> None:
+    assert rows(resumed.folder) == rows(whole.folder)
+    expected, found = weights(whole.folder), weights(resumed.folder)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert resumed.scores == whole.scores
+
+
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
+    finished: tuple[Path, segmentation.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = helpers.recipe(tmp_path / "recipe.yaml")
+    check_the_same(interrupted_and_resumed(recipe, tmp_path / "run", monkeypatch), finished[1])
+
+
+@pytest.mark.slow
+def test_upernet_trains_resumes_and_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = helpers.recipe(tmp_path / "recipe.yaml", "upernet")
+    whole = segmentation.train(recipe, tmp_path / "whole")
+    check_the_same(interrupted_and_resumed(recipe, tmp_path / "run", monkeypatch), whole)
+    given = ["--weights", str(whole.weights), "--data", "shapes", "--workers", "0", "--output", str(tmp_path)]
+    main(["eval", *given])
+    assert json.loads((tmp_path / "eval.json").read_text())["mean_iou"] == whole.scores.mean_iou
+    assert "IoU of background" in capsys.readouterr().out
 
 
 def test_eval_gives_the_numbers_of_the_training(
