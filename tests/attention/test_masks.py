@@ -203,6 +203,31 @@ def test_skyformer_is_its_kernel_where_every_token_that_counts_is_a_landmark() -
     assert (fewer - found).abs().max() > 1e-2
 
 
+def test_the_normalisation_of_soft_plus_plus_lowers_its_norm_on_the_tokens_that_count() -> None:
+    q, _, mask = one_item()
+    soft, normalised = (weights(build(name, 1, grid=8), q, q, mask) for name in ("soft", "soft++"))
+    assert (torch.linalg.matrix_norm(normalised, 2) < torch.linalg.matrix_norm(soft, 2)).all()
+
+
+def test_skyformer_stays_below_its_kernel_on_the_tokens_that_count() -> None:
+    """What it leaves of the kernel is positive semi-definite, where queries are keys."""
+    q, _, mask = one_item()
+    layer = build("skyformer", 1, grid=4, iterations=40)
+    found = weights(layer, q, q, mask)
+    rest = layer.kernel(q, q)[0][:, mask[0]][..., mask[0]] - found  # type: ignore[operator]
+    assert torch.linalg.eigvalsh((rest + rest.mT) / 2).min() > -1e-9
+    assert torch.linalg.eigvalsh((rest + rest.mT) / 2).max() > 0.1
+
+
+def test_hedgehog_compares_two_distributions_of_the_tokens_that_count() -> None:
+    q, k, mask = one_item()
+    layer = build("hedgehog", 1)
+    found = weights(layer, q, k, mask)
+    phi_q, phi_k = (torch.cat([x.softmax(-1), (-x).softmax(-1)], dim=-1)[0][:, mask[0]] for x in (q, k))  # maps are I
+    products = phi_q @ phi_k.mT
+    torch.testing.assert_close(found, products / products.sum(-1, keepdim=True))
+
+
 def test_performer_approaches_softmax_over_the_tokens_that_count() -> None:
     q, k, mask = one_item(scale=0.5)
     wanted = weights(build("softmax", 1), q, k, mask)
