@@ -44,20 +44,6 @@ INLINE int64_t padded(int64_t width) {
   return vectors<R>(width) * kWidth<R>;
 }
 
-template <class R, class T>
-INLINE Vec<R> load_whole(const T* from) {
-  R buffer[kWidth<R>];
-  widen_row(from, kWidth<R>, buffer);
-  return load(buffer);
-}
-
-template <class R, class T>
-INLINE void store_whole(T* to, Vec<R> v) {
-  R buffer[kWidth<R>];
-  store(buffer, v);
-  narrow_row(buffer, kWidth<R>, to);
-}
-
 // At most one vector of stored numbers, with zeros if there are fewer.
 template <class R, class T>
 INLINE Vec<R> load_part(const T* from, int64_t n) {

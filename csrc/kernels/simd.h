@@ -76,6 +76,30 @@ INLINE Vec<R> splat(R s) {
   return splat<R>(s, std::make_index_sequence<kWidth<R>>());
 }
 
+// As many numbers of 16 bits as a vector has floats.
+typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
+
+// Halves to 32 bits each, with zeros above.
+INLINE Simd<float>::U extended(Halves v) {
+  using U = Simd<float>::U;
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  return (U)_mm512_maskz_cvtepu16_epi32(-1, (__m256i)v);
+#elif LAPLACIANFORMER_VECTOR_BYTES == 32
+  return (U)_mm256_cvtepu16_epi32((__m128i)v);
+#else
+  return __builtin_convertvector(v, U);
+#endif
+}
+
+// The lower halves of 32 bits each.
+INLINE Halves lower_halves(Simd<float>::U v) {
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  return (Halves)_mm512_maskz_cvtepi32_epi16(-1, (__m512i)v);
+#else
+  return __builtin_convertvector(v, Halves);
+#endif
+}
+
 // Loads v once, even if it is used twice: compilers tend to read memory operands again.
 template <class R>
 INLINE Vec<R> in_register(Vec<R> v) {

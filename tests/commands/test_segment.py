@@ -1,11 +1,15 @@
 """`laplacianformer segment`: overlays, label maps and JSON."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
 from laplacianformer._util.errors import InputError
 from laplacianformer.cli import main
@@ -79,6 +83,34 @@ def test_unreadable_images_are_named_and_the_others_are_drawn(
             main([*given, *(str(tmp_path / name) for name in images)])
         assert stop.value.code == code
         assert "bad.png: not an image" in capsys.readouterr().err
+
+
+def test_bfloat16_rounds_and_finds_nearly_the_same_classes(segmenter: Path, tmp_path: Path) -> None:
+    """Also that the block of the precision is left: what follows is float32 again."""
+    picture(1, (90, 60)).save(tmp_path / "one.png")
+    computed: list[Tensor] = []
+    maps = []
+    for run, precision in enumerate(("float32", "bfloat16", "float32")):
+        output = tmp_path / str(run)
+        given = ["segment", "--weights", str(segmenter), str(tmp_path / "one.png"), "--output", str(output)]
+        with torch.nn.modules.module.register_module_forward_hook(recorder(computed)):
+            main([*given, "--precision", precision])
+        with Image.open(output / "one-labels.png") as stored:
+            maps.append(np.asarray(stored))
+        assert {out.dtype for out in computed} == {getattr(torch, precision)}
+        computed.clear()
+    assert np.array_equal(maps[0], maps[2])
+    assert (maps[0] == maps[1]).mean() > 0.9
+
+
+def recorder(computed: list[Tensor]) -> Callable[..., None]:
+    """A hook that keeps what convolutions give."""
+
+    def record(module: torch.nn.Module, _: Any, out: Tensor) -> None:
+        if isinstance(module, torch.nn.Conv2d):
+            computed.append(out)
+
+    return record
 
 
 def test_other_weights_are_refused_with_the_command_that_takes_them(

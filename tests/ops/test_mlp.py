@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from laplacianformer import ops
 from laplacianformer.ops.linear import onednn
-from laplacianformer.ops.mlp import cpu
+from laplacianformer.ops.mlp import cpu, reference
 from tests.ops.helpers import BACKENDS, DTYPES, assert_matches, in_float64, leaves, peak_bytes
 from tests.pairwise import pairwise
 
@@ -130,6 +130,30 @@ def test_autocast_rounds_as_it_does_for_linear_layers() -> None:
         expected = F.linear(F.gelu(F.linear(x, weight1, bias1)), weight2, bias2)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, expected, rtol=2**-6, atol=2**-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("autocast", [False, True], ids=["stored", "autocast"])
+@pytest.mark.parametrize("learned", [False, True], ids=["frozen", "parameters"])
+@pytest.mark.usefixtures("poisoned_memory", "small_blocks")
+def test_blocks_in_half_precision_round_as_the_composition_does(
+    dtype: torch.dtype, autocast: bool, learned: bool
+) -> None:
+    x, *weights = parts((2, 37), 16, 40, 16, dtype=torch.float32 if autocast else dtype)
+    given = [x.detach(), *(weight.requires_grad_(learned) for weight in weights)]
+    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=autocast):
+        out, expected = ops.mlp(*given), reference.mlp(*given)
+    assert out.dtype == expected.dtype == dtype
+    torch.testing.assert_close(out, expected, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
+def test_in_half_precision_hidden_numbers_are_not_stored() -> None:
+    rows, width = 160_000, 128
+    given = [tensor.detach() for tensor in parts((rows,), 8, width, 8)]
+    hidden, small = 2 * rows * width, 2 * rows * 8
+    with torch.autocast("cpu", torch.bfloat16):
+        assert peak_bytes(lambda: ops.mlp(*given)) < 2 * small + hidden / 4
 
 
 @pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))

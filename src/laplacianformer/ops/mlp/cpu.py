@@ -1,9 +1,10 @@
 """The MLP in blocks of rows, whose hidden numbers stay in the cache, and its gradient.
 
 All hidden numbers together are the largest tensor of a model by far: written to memory and read back, they take as
-long as the products, and the system needs as long to provide the memory. Products are those of `ops.linear`; the first
-bias is added by the GELU. For the gradient, the hidden numbers before the bias are kept, and their GELU is computed
-again.
+long as the products, and the system needs as long to provide the memory. In float32, products are those of
+`ops.linear`; the first bias is added by the GELU. For the gradient, the hidden numbers before the bias are kept, and
+their GELU is computed again. In half precision there are blocks only without a gradient: in a sum over blocks, weight
+gradients would be rounded once per block.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops._cpu_extension import level
@@ -26,6 +28,7 @@ from laplacianformer.ops.mlp import reference
 # blocks of another size for each number of threads would change the bits.
 _BLOCK_BYTES = 1 << 21
 _LEAST_ROWS = 256  # products of fewer rows are slower
+_HALVES = (torch.bfloat16, torch.float16)
 
 
 def check(*tensors: Tensor) -> str | None:
@@ -34,8 +37,10 @@ def check(*tensors: Tensor) -> str | None:
         return missing
     if (reason := cpu_extension.check(*tensors)) is not None:
         return reason
+    if _half_dtype(*tensors) is not None:
+        return "gradients in half precision are the composition's" if needs_gradient(*tensors) else None
     if any(tensor.dtype != torch.float32 for tensor in tensors):
-        return f"it takes float32, got {', '.join(str(tensor.dtype) for tensor in tensors)}"
+        return f"it takes float32, bfloat16 or float16, got {', '.join(str(tensor.dtype) for tensor in tensors)}"
     return "autocast is on" if is_autocast(tensors[0].device) else None
 
 
@@ -46,6 +51,8 @@ def mlp(
     if needs_gradient(x, weight1, bias1, weight2, bias2):
         result: Tensor = _Mlp.apply(x, weight1, bias1, weight2, bias2, backend)
         return result
+    if (dtype := _half_dtype(x, weight1, bias1, weight2, bias2)) is not None:
+        return _forward_in_half(dtype, x, weight1, bias1, weight2, bias2)
     return _forward(x, weight1, bias1, weight2, bias2, None)
 
 
@@ -64,6 +71,31 @@ def _forward(
             activated = torch.empty_like(hidden)
         torch.ops.laplacianformer_cpu.gelu_forward(hidden, bias1, activated, level())
         products.product(activated, weight2, bias2, out=result[block])
+    return out
+
+
+def _half_dtype(*tensors: Tensor) -> torch.dtype | None:
+    """bfloat16 or float16 where linear layers of these tensors compute in it, or None."""
+    given = {tensor.dtype for tensor in tensors}
+    if is_autocast(tensors[0].device):
+        dtype, fits = torch.get_autocast_dtype("cpu"), given <= {torch.float32, *_HALVES}
+    else:
+        dtype, fits = tensors[0].dtype, len(given) == 1
+    return dtype if fits and dtype in _HALVES else None
+
+
+def _forward_in_half(dtype: torch.dtype, x: Tensor, *weights: Tensor) -> Tensor:
+    """By PyTorch's own linear layers, with the bits of the composition: they round the hidden numbers, which are then
+    overwritten by their GELU."""
+    # Parameters are left to autocast, which keeps what it made of them for the next block and the next call.
+    weight1, bias1, weight2, bias2 = (weight if weight.requires_grad else weight.to(dtype) for weight in weights)
+    rows, width = x.shape[:-1].numel(), len(weight1)
+    given, out = x.reshape(rows, x.shape[-1]).to(dtype), x.new_empty((*x.shape[:-1], len(weight2)), dtype=dtype)
+    result = out.view(rows, len(weight2))
+    for block in _blocks(rows, width, dtype.itemsize):
+        hidden = F.linear(given[block], weight1, bias1)
+        torch.ops.laplacianformer_cpu.gelu_forward(hidden, None, hidden, level())
+        result[block] = F.linear(hidden, weight2, bias2)
     return out
 
 
@@ -127,10 +159,10 @@ def _products(x: Tensor, weight1: Tensor, weight2: Tensor) -> Any:
     return blas if onednn.check(x, weight1, weight2) is not None else onednn
 
 
-def _blocks(rows: int, width: int) -> list[slice]:
+def _blocks(rows: int, width: int, itemsize: int = 4) -> list[slice]:
     """Of equal size, because some libraries compute a single row in another way. At least one, which may be empty,
     so that every gradient has a shape."""
-    most = max(_LEAST_ROWS, _BLOCK_BYTES // (4 * max(1, width)))
+    most = max(_LEAST_ROWS, _BLOCK_BYTES // (itemsize * max(1, width)))
     count = max(1, -(-rows // most))
     ends = [rows * index // count for index in range(count + 1)]
     return [slice(begin, end) for begin, end in pairwise(ends)]

@@ -22,12 +22,12 @@ def mlp(
         x: (..., d).
         weight1, bias1: (width, d) and (width,), as `nn.Linear` has them.
         weight2, bias2: (out, width) and (out,).
-        backend: force one (see `backends()`); by default the fastest that can run. On "cpu" in float32 the hidden
-            numbers stay in the cache; elsewhere it is the composition.
+        backend: force one (see `backends()`); by default the fastest that can run. On "cpu" the hidden numbers
+            stay in the cache, in bfloat16 and float16 where no gradient is needed; elsewhere it is the composition.
 
     Returns:
-        (..., out). O(N width (d + out)) time. In float32 on CPUs, memory for the hidden numbers only where a gradient
-        is needed, and then once.
+        (..., out). O(N width (d + out)) time. On CPUs, memory for the hidden numbers only where a gradient is needed,
+        and in float32 then once.
     """
     tensors = x, weight1, bias1, weight2, bias2
     check.floating("mlp", x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
