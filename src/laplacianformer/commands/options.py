@@ -65,7 +65,7 @@ def add_precision(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="numbers in linear layers and convolutions; bfloat16 takes about 0.6 of the time on CPUs that have "
+        help="numbers in linear layers and convolutions; bfloat16 takes about 0.8 of the time on CPUs that have "
         "instructions for it (avx512_bf16 or amx_bf16 among the flags of lscpu), and longer on others "
         "(default: %(default)s)",
     )

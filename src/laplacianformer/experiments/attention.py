@@ -70,9 +70,11 @@ def judge(rows: Sequence[Row]) -> Outcome:
 
 def _draw(points: Sequence[Row], path: Path) -> None:
     """Held-out accuracy after each epoch."""
-    drawn = new_figure(6.5, 3.6)
+    drawn = new_figure(6.5, 4.6)
     axis = drawn.subplots()
     banded(axis, points, "attention", {kind: kind for kind in (*KINDS, *CONTROLS)})
     tidy(axis, x="epochs", y="held-out accuracy, %")
-    axis.legend(frameon=False, title="mean and standard deviation over seeds")
+    handles = axis.get_legend_handles_labels()
+    title = "mean and standard deviation over seeds"
+    drawn.legend(*handles, loc="outside lower center", ncols=3, frameon=False, title=title)
     save(drawn, path)
