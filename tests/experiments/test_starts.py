@@ -37,5 +37,7 @@ def test_attention_of_ours_starts_as_large_as_the_values_and_depends_on_the_toke
 def test_the_arms_of_the_probe_do_not_start_alike() -> None:
     found = starts_in(PROBE)
     assert len(set(found.values())) == len(VARIANTS)
+    for kernel in ("laplacian", "gaussian"):  # here the swap leaves SOFT++ as dense as it was
+        assert 0.25 < found[f"SOFT++, {kernel}"].off_diagonal < 0.4
     assert found["LaplacianFormer, gaussian"].off_diagonal > 2 * found["LaplacianFormer, laplacian"].off_diagonal
     assert all(0 < start.fraction < 2 for start in found.values())

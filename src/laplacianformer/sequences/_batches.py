@@ -38,7 +38,7 @@ def collate(samples: list[Sample]) -> SequenceBatch:
 def _targets(labels: list[Label]) -> Tensor:
     """The labels of a batch; where each token has one, there is none in the padding."""
     dense = [torch.from_numpy(label).long() for label in labels if isinstance(label, np.ndarray)]
-    return nn.utils.rnn.pad_sequence(dense, True, NO_LABEL) if dense else torch.tensor(labels)
+    return nn.utils.rnn.pad_sequence(dense, batch_first=True, padding_value=NO_LABEL) if dense else torch.tensor(labels)
 
 
 def pad(sequences: list[Sequence]) -> tuple[Tensor, Tensor | None]:

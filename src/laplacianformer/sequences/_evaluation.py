@@ -81,7 +81,7 @@ def evaluate(
         seconds += time.perf_counter() - begin
         check_outputs(loaded.path, logits, model, *inputs)
         known = batch.targets != NO_LABEL
-        sequences += int(known.flatten(1).any(1).sum() if known.ndim > 1 else known.sum())
+        sequences += int(known.reshape(len(known), -1).any(1).sum())
         targets = batch.targets[known]
         confusion.index_put_((targets, logits.argmax(1)[known]), torch.ones_like(targets), accumulate=True)
     total, right = int(confusion.sum()), confusion.diagonal()
