@@ -26,6 +26,7 @@ from laplacianformer.experiments import (
     variants,
     whitening,
 )
+from laplacianformer.experiments.branches import branch_of
 from laplacianformer.experiments.frame import Settings, reproduce
 from laplacianformer.experiments.rows import read_rows
 from laplacianformer.experiments.sweep import ABLATION, Training
@@ -130,6 +131,7 @@ def test_options_that_only_compare_are_those_of_the_ablation_mixer() -> None:
 @pytest.mark.parametrize("name", SWEEPS)
 def test_from_the_command_line_to_the_plot(name, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kernel_convergence, "branch_of", lambda run, weights=None: branch_of(run))  # there are none
     cli.main(["reproduce", name, "--cifar10", "somewhere"])
     folder = tmp_path / "results" / "experiments" / name
     written = json.loads((folder / "verdict.json").read_text())

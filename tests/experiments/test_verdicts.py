@@ -11,7 +11,7 @@ from laplacianformer.experiments import (
     variants,
     whitening,
 )
-from laplacianformer.experiments.starts import Start
+from laplacianformer.experiments.branches import Branch
 from tests.experiments.helpers import rows
 
 pytest.importorskip("matplotlib")
@@ -139,9 +139,9 @@ def test_faster_convergence_is_told_from_a_better_end() -> None:
         for point in curve(f"{model}, {kernel}", *found)
     ]
     ends = rows("variant", **{"LaplacianFormer, laplacian": [50, 52, 54]})
-    starts = {"SOFT++, laplacian": Start(0.015, 0.005)}
-    outcome = kernel_convergence.judge(ends, points, starts)
-    assert "over the values: SOFT++, laplacian 0.015 and 0.5 %." in outcome.measured
+    branches = {"SOFT++, laplacian": (Branch(0.015, 0.005), Branch(0.02, 0.1))}
+    outcome = kernel_convergence.judge(ends, points, branches)
+    assert "before and after training: SOFT++, laplacian 0.015 and 0.5 %, then 0.020 and 10.0 %." in outcome.measured
     assert outcome.verdict == "agrees"
     assert "SOFT++ +5.00 ± 0.62 and +0.00 ± 0.00" in outcome.measured
     mirrored = [
@@ -149,6 +149,6 @@ def test_faster_convergence_is_told_from_a_better_end() -> None:
         for point in points
     ]
     mirrored = [point | {"variant": point["variant"].replace(", x", ", gaussian")} for point in mirrored]
-    assert kernel_convergence.judge(ends, mirrored, starts).verdict == "disagrees"
+    assert kernel_convergence.judge(ends, mirrored, branches).verdict == "disagrees"
     level = rows("variant", **{"LaplacianFormer, laplacian": [50, 52, 54], "no mixing": [50, 52, 54]})
-    assert kernel_convergence.judge(level, points, starts).verdict == "attention does not matter here"
+    assert kernel_convergence.judge(level, points, branches).verdict == "attention does not matter here"

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from laplacianformer.experiments.branches import Branch, branch_of
 from laplacianformer.experiments.drawing import banded, tidy
 from laplacianformer.experiments.frame import Outcome, Settings
 from laplacianformer.experiments.rows import Row
-from laplacianformer.experiments.starts import Start, start_of
 from laplacianformer.experiments.statistics import PairedDifference, paired
-from laplacianformer.experiments.sweep import curves
+from laplacianformer.experiments.sweep import curves, weights_of
 from laplacianformer.experiments.trainings import CONTROLS, DEFAULT, other_mixer, runs_of, train, with_arguments
 from laplacianformer.experiments.variants import DOES_NOT_MATTER, worth_of_attention
 from laplacianformer.plots._figure import new_figure, save
@@ -41,8 +41,12 @@ def run(settings: Settings) -> Outcome:
     runs = runs_of(settings, {**VARIANTS, **CONTROLS}, "variant")
     rows, points = train(settings, runs), curves(runs, settings.trainings)
     _draw(points, settings.results / "kernel-convergence.png")
-    starts = {run.labels["variant"]: start_of(run) for run in runs[: len(VARIANTS)]}
-    return judge(rows, points, starts)
+    first = runs[: len(VARIANTS)]  # of one seed
+    train(settings, first, weights=True)
+    branches = {
+        run.labels["variant"]: (branch_of(run), branch_of(run, weights_of(run, settings.work))) for run in first
+    }
+    return judge(rows, points, branches)
 
 
 def _mean_and_last(points: Sequence[Row], variant: str) -> dict[str, list[float]]:
@@ -60,15 +64,16 @@ def _differences(points: Sequence[Row], model: str) -> Mapping[str, PairedDiffer
     return {what: paired(laplacian[what], gaussian[what]) for what in laplacian}
 
 
-def judge(rows: Sequence[Row], points: Sequence[Row], starts: Mapping[str, Start]) -> Outcome:
+def judge(rows: Sequence[Row], points: Sequence[Row], branches: Mapping[str, tuple[Branch, Branch]]) -> Outcome:
+    """`branches`: of each variant before and after training."""
     worth, matters = worth_of_attention(rows, "variant", f"{OURS}, laplacian")
     found = {model: _differences(points, model) for model in (*MODELS, OURS)}
     listed = "; ".join(f"{model} {each['mean']} and {each['last']}" for model, each in found.items())
-    begun = ", ".join(f"{variant} {start}" for variant, start in starts.items())
+    seen = "; ".join(f"{variant} {before}, then {after}" for variant, (before, after) in branches.items())
     measured = (
         "accuracy of the Laplacian kernel minus that of the Gaussian, in points, averaged over the epochs and after "
-        f"the last epoch (paired by seed, 95 % interval): {listed}. {worth} At the start, the mean off-diagonal entry "
-        f"of W, and the part of the global branch that depends on the token over the values: {begun}."
+        f"the last epoch (paired by seed, 95 % interval): {listed}. {worth} The mean off-diagonal entry of W, and the "
+        f"part of the global branch that depends on the token over the values, before and after training: {seen}."
     )
     if not matters:
         return Outcome(measured, DOES_NOT_MATTER)

@@ -1,9 +1,11 @@
-"""What the arms of kernel-convergence begin with."""
+"""What the arms of kernel-convergence begin and end with."""
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from laplacianformer.experiments.branches import Branch, _probe, branch_of
 from laplacianformer.experiments.kernel_convergence import VARIANTS
-from laplacianformer.experiments.starts import Start, start_of
 from laplacianformer.experiments.sweep import Training
 from laplacianformer.experiments.trainings import CLASSIFIER, PROBE, placed
 
@@ -11,13 +13,13 @@ pytest.importorskip("lightning")
 
 
 @pytest.fixture(scope="module")
-def starts() -> dict[str, Start]:
+def starts() -> dict[str, Branch]:
     """In the classifier, whose tokens are patches of images, as in the paper."""
     return starts_in(CLASSIFIER)
 
 
-def starts_in(recipe: str) -> dict[str, Start]:
-    return {name: start_of(Training(recipe, {}, placed(changes, recipe), 0)) for name, changes in VARIANTS.items()}
+def starts_in(recipe: str) -> dict[str, Branch]:
+    return {name: branch_of(Training(recipe, {}, placed(changes, recipe), 0)) for name, changes in VARIANTS.items()}
 
 
 def test_the_swap_of_the_kernel_acts_where_the_paper_makes_it(starts) -> None:
@@ -41,3 +43,17 @@ def test_the_arms_of_the_probe_do_not_start_alike() -> None:
         assert 0.25 < found[f"SOFT++, {kernel}"].off_diagonal < 0.4
     assert found["LaplacianFormer, gaussian"].off_diagonal > 2 * found["LaplacianFormer, laplacian"].off_diagonal
     assert all(0 < start.fraction < 2 for start in found.values())
+
+
+def test_after_training_the_branch_is_that_of_the_weights(tmp_path) -> None:
+    """Weights whose values are twice as large, and whose landmarks are all equal."""
+    run = Training(PROBE, {}, (), 0)
+    before, tensors = branch_of(run), dict(_probe(run)[0].state_dict())
+    for name in tensors:
+        if name.endswith("attention.qkv.weight"):
+            tensors[name] = torch.cat([torch.zeros(128, 64), 2 * tensors[name][128:]])
+    save_file(tensors, tmp_path / "model.safetensors")
+    after = branch_of(run, tmp_path / "model.safetensors")
+    assert after.off_diagonal == pytest.approx(1, abs=1e-6)
+    assert before.off_diagonal < 0.5
+    assert after.fraction < 1e-3 < before.fraction

@@ -1,13 +1,16 @@
-"""What an arm of a sweep begins with: how alike its landmarks are, and how much of its attention depends on the token.
+"""What the global branch of an arm of a sweep is like, before and after training: how alike its landmarks are, and how
+much of it depends on the token.
 
-Where the second is nearly nothing, the arms of a comparison start as the same model, and it says little.
+Where the second is nearly nothing, the arms of a comparison are the same model, and it says little.
 """
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import timm
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,8 +26,8 @@ from laplacianformer.sequences._task import create_encoder
 IMAGES = 8
 
 
-class Start(NamedTuple):
-    """Means over the layers of a model with its initial weights, in training mode, on smooth random images."""
+class Branch(NamedTuple):
+    """Means over the layers of a model in training mode, on smooth random images."""
 
     off_diagonal: float  # of W, the kernel among landmarks
     fraction: float  # norm of the global branch without its mean over queries, over that of the values
@@ -34,11 +37,13 @@ class Start(NamedTuple):
 
 
 @torch.no_grad()
-def start_of(run: Training) -> Start:
-    """The start of a training whose token mixer has landmarks."""
+def branch_of(run: Training, weights: Path | None = None) -> Branch:
+    """That of a token mixer with landmarks, at its initial weights, or with those in the file of a training."""
     model, inputs = _probe(run) if run.recipe == PROBE else _classifier(run)
+    if weights is not None:
+        model.load_state_dict(load_file(weights))
     found = _observed(model.train(), inputs)
-    return Start(*(sum(values) / len(values) for values in zip(*found, strict=True)))
+    return Branch(*(sum(values) / len(values) for values in zip(*found, strict=True)))
 
 
 def _classifier(run: Training) -> tuple[nn.Module, Tensor]:
@@ -62,9 +67,9 @@ def _smooth(channels: int, side: int) -> Tensor:
     return F.interpolate(coarse, size=(side, side), mode="bicubic")
 
 
-def _observed(model: nn.Module, inputs: Tensor) -> list[Start]:
+def _observed(model: nn.Module, inputs: Tensor) -> list[Branch]:
     """Of each layer, in order."""
-    found: list[Start] = []
+    found: list[Branch] = []
 
     def observe(layer: Any, given: tuple[Any, ...]) -> None:
         x, size = given
@@ -76,7 +81,7 @@ def _observed(model: nn.Module, inputs: Tensor) -> list[Start]:
         else:
             w = layer.factors(x, size).w
         off_diagonal = w[..., ~torch.eye(w.shape[-1], dtype=torch.bool)].mean().item()
-        found.append(Start(off_diagonal, ((mixed - mixed.mean(-2, keepdim=True)).norm() / v.norm()).item()))
+        found.append(Branch(off_diagonal, ((mixed - mixed.mean(-2, keepdim=True)).norm() / v.norm()).item()))
 
     kinds = (KernelAttention, LaplacianAttention)
     hooks = [layer.register_forward_pre_hook(observe) for layer in model.modules() if isinstance(layer, kinds)]
