@@ -9,7 +9,8 @@ that two of the same version differ, too. All is therefore done again with fresh
 Printed and written per case: the second version's time over the first's, the median over the starts of the medians over
 their rounds, and the quartiles over the starts. Only names that a user may rely on are called, so the script takes
 every version. For models, `rival` is the time of both versions over that of timm's pvt_v2_b1, which a third process
-takes in the same rounds.
+takes in the same rounds. `--memory` measures the peak memory of the first call of models instead, in megabytes beyond
+what the process had before, each in a process of its own (memory.json).
 """
 
 import argparse
@@ -29,6 +30,7 @@ MODELS = [(size, batch, mode) for size in (224, 448, 896) for batch in (1, 4) fo
 KERNELS = [(op, width, mode) for op in ("kernel", "matmul") for width in (32, 64) for mode in ("inference", "training")]
 MODEL, RIVAL = "tiny", "pvt_v2_b1"
 TURN = 0.2  # seconds per turn, or one call if that takes longer
+PEAK = -1.0  # in place of the seconds of a turn: asks for the peak memory of the first call
 Ratios = dict[str, Any]  # "ratio", a number, and for models "rival", one number per version
 
 
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="per start (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    parser.add_argument("--memory", action="store_true", help="peak memory of the models instead of times")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder (default: results/benchmarks/versions)")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -46,7 +49,21 @@ def main() -> None:
         return work(arguments.threads)
     if len(arguments.checkouts) != 2:
         parser.error("give two checkouts: the version before, and the one after")
-    return compare(arguments)
+    return compare_memory(arguments) if arguments.memory else compare(arguments)
+
+
+def compare_memory(arguments: argparse.Namespace) -> None:
+    rows = []
+    for case in cases():
+        if not case.startswith(MODEL) or arguments.only not in case:
+            continue
+        workers = [Worker(path.resolve(), arguments.threads) for path in arguments.checkouts]
+        megabytes = [round(worker.ask(case, PEAK) / 2**20, 1) for worker in workers]
+        for worker in workers:
+            worker.end()
+        rows.append({"case": case, "megabytes": megabytes})
+        print(f"{case:45} {megabytes[0]:8.1f} {megabytes[1]:8.1f} MB", flush=True)
+    write(arguments, "memory.json", workers, rows, {})
 
 
 def compare(arguments: argparse.Namespace) -> None:
@@ -70,11 +87,16 @@ def compare(arguments: argparse.Namespace) -> None:
         rows.append(row)
         over_rival = f", over {RIVAL} {row['rival']}" if "rival" in row else ""
         print(f"{case:45} {middle:.3f}  ({low:.3f} to {high:.3f}){over_rival}", flush=True)
+    write(arguments, "versions.json", workers, rows, {"starts": arguments.starts, "rounds": arguments.rounds})
+
+
+def write(
+    arguments: argparse.Namespace, name: str, workers: "list[Worker]", rows: list[Any], counts: dict[str, int]
+) -> None:
     stated = {"commits": [worker.commit for worker in workers[:2]], "threads": arguments.threads, "cases": rows}
-    counts = {"starts": arguments.starts, "rounds": arguments.rounds}
     origin = {"date": time.strftime("%Y-%m-%d"), **counts, "machine": workers[1].machine}
     arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "versions.json").write_text(json.dumps({**stated, **origin}, indent=2) + "\n")
+    (arguments.output / name).write_text(json.dumps({**stated, **origin}, indent=2) + "\n")
 
 
 def ratios(workers: "list[Worker]", case: str, rounds: int) -> Ratios:
@@ -111,7 +133,7 @@ class Worker:
         self.machine = self._answer()
 
     def ask(self, case: str, seconds: float) -> float:
-        """Seconds per call."""
+        """Seconds per call, or bytes."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([case, seconds]) + "\n")
         self.process.stdin.flush()
@@ -140,6 +162,9 @@ def work(threads: int) -> None:
         if case != name:
             call = None  # frees the case before
             name, call = case, cases()[case]()
+            if seconds == PEAK:
+                print(peak_bytes(call), flush=True)
+                continue
             call()
         assert call is not None
         repeats, begin = 0, time.perf_counter()
@@ -147,6 +172,19 @@ def work(threads: int) -> None:
             call()
             repeats += 1
         print((time.perf_counter() - begin) / repeats, flush=True)
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """The most resident memory during a call, beyond that before it. Linux only."""
+
+    def kilobytes(field: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is resident now
+    before = kilobytes("VmRSS")
+    call()
+    return (kilobytes("VmHWM") - before) * 1024
 
 
 def cases() -> dict[str, Callable[[], Callable[[], Any]]]:
