@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,23 +25,10 @@ from torch import Tensor, nn
 from laplacianformer._util.errors import InputError
 from laplacianformer.attention import GridAttention, LaplacianAttention
 from laplacianformer.attention._rope import THETA
-from laplacianformer.ops import _cpu_extension as cpu_extension
 from laplacianformer.ops._pooling import Size
 from laplacianformer.ops.newton_schulz.cpu import LARGEST
 
 NODE = "laplacianformer::LaplacianAttention"
-
-
-def onnx_library() -> Path:
-    """The library that computes the attention of files exported with `kernels`, for
-    `SessionOptions.register_custom_ops_library`.
-
-    It needs neither this package nor torch: a copy of the file works wherever onnxruntime does, on the same platform.
-    """
-    found = sorted(cpu_extension.FOLDER.glob("_onnx.*so")) + sorted(cpu_extension.FOLDER.glob("_onnx.*pyd"))
-    if not found:
-        raise InputError(f"there is no library for onnxruntime: {cpu_extension.not_built()}")
-    return found[0]
 
 
 @contextmanager
