@@ -53,11 +53,12 @@ Tensor dense_view(float* data, const Lengths& sizes) {
   return Tensor(data, kFloat, sizes, strides);
 }
 
-// Adds rows for the centres of the cells, in row-major order, behind `prefix` that rotate nothing. The pairs of
+// Rows for the centres of the cells, in row-major order, behind those of the prefix, which rotate nothing. The pairs of
 // channels are divided among the axes; those left over are not rotated.
-void add_rotation(const Lengths& size, const Lengths& cells, int64_t prefix, int64_t pairs, double theta,
+void add_rotation(const Lengths& size, const Lengths& cells, const Attributes& attributes, int64_t pairs,
                   std::vector<float>& cosines, std::vector<float>& sines) {
-  const auto axes = static_cast<int64_t>(size.size()), each = pairs / axes, rows = prefix + product(cells);
+  const int64_t prefix = attributes.prefix, rows = prefix + product(cells);
+  const auto axes = static_cast<int64_t>(size.size()), each = pairs / axes;
   cosines.assign(rows * pairs, 1.0f);
   sines.assign(rows * pairs, 0.0f);
   int64_t inner = product(cells);
@@ -67,7 +68,7 @@ void add_rotation(const Lengths& size, const Lengths& cells, int64_t prefix, int
       const CellRange range((row - prefix) / inner % cells[axis], cells[axis], size[axis]);
       const double centre = 0.5 * static_cast<double>(range.begin + range.end - 1);
       for (int64_t j = 0; j < each; ++j) {
-        const double angle = centre * std::pow(theta, -static_cast<double>(j) / static_cast<double>(each));
+        const double angle = centre * std::pow(attributes.theta, -static_cast<double>(j) / static_cast<double>(each));
         cosines[row * pairs + axis * each + j] = static_cast<float>(std::cos(angle));
         sines[row * pairs + axis * each + j] = static_cast<float>(std::sin(angle));
       }
@@ -75,80 +76,92 @@ void add_rotation(const Lengths& size, const Lengths& cells, int64_t prefix, int
   }
 }
 
+// The tables as the settings take them, or none.
+std::vector<Tensor> rotations_of(const Positions* tables) {
+  std::vector<Tensor> rotations;
+  if (tables == nullptr) return rotations;
+  const int64_t pairs = tables->width / 2;
+  for (const auto* numbers : {&tables->cosines, &tables->sines, &tables->cell_cosines, &tables->cell_sines}) {
+    const int64_t rows = static_cast<int64_t>(numbers->size()) / std::max(pairs, int64_t{1});
+    rotations.push_back(dense_view(const_cast<float*>(numbers->data()), {rows, pairs}));
+  }
+  return rotations;
+}
+
+Lengths joined(const std::vector<Lengths>& parts) {
+  Lengths all;
+  for (const Lengths& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
 }  // namespace
 
 Attention::Attention(Attributes attributes, int64_t level) : attributes_(std::move(attributes)), level_(level) {
   const Attributes& a = attributes_;
   require(!a.grid.empty() && a.grid.size() <= 3, "the grid of landmarks must have one to three axes");
-  require(*std::min_element(a.grid.begin(), a.grid.end()) > 0 && a.prefix >= 0 && a.heads > 0 && a.iterations > 0,
+  const auto [least, most] = std::minmax_element(a.grid.begin(), a.grid.end());
+  require(*least > 0 && a.prefix >= 0 && a.heads > 0 && a.iterations > 0,
           "grid, heads and iterations must be at least 1, prefix at least 0");
   require(a.scale > 0 && a.eps > 0 && a.variance_eps > 0, "scale, eps and variance_eps must be greater than 0");
-  require(most_landmarks() <= kMostLandmarks,
-          "at most " + std::to_string(kMostLandmarks) + " landmarks, got " + std::to_string(most_landmarks()));
+  const bool few = std::max(*most, a.prefix) <= kMostLandmarks && most_landmarks() <= kMostLandmarks;
+  require(few, "expected at most " + std::to_string(kMostLandmarks) + " landmarks: those of the grid and the prefix");
 }
 
 int64_t Attention::most_landmarks() const { return attributes_.prefix + product(attributes_.grid); }
 
 std::shared_ptr<const Positions> Attention::positions(const Lengths& size, const Lengths& cells, int64_t width) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!last_ || last_->size != size) {
+  if (!last_ || last_->size != size || last_->width != width) {
     const auto made = std::make_shared<Positions>();
-    const int64_t prefix = attributes_.prefix;
-    const double theta = attributes_.theta;
     made->size = size;
-    add_rotation(size, size, prefix, width / 2, theta, made->cosines, made->sines);
-    add_rotation(size, cells, prefix, width / 2, theta, made->cell_cosines, made->cell_sines);
+    made->width = width;
+    add_rotation(size, size, attributes_, width / 2, made->cosines, made->sines);
+    add_rotation(size, cells, attributes_, width / 2, made->cell_cosines, made->cell_sines);
     last_ = made;
   }
   return last_;
 }
 
-void Attention::evaluate(const Inputs& inputs, float* out) const {
-  const Attributes& a = attributes_;
-  const int64_t heads = a.heads, prefix = a.prefix;
-  const int64_t batch = inputs.batch, tokens = inputs.tokens, channels = inputs.channels, d = channels / heads;
+void Attention::check(const Inputs& inputs) const {
   const Lengths& size = inputs.size;
-  require(size.size() == a.grid.size() && *std::min_element(size.begin(), size.end()) > 0,
-          "expected a size of " + std::to_string(a.grid.size()) + " axes, each at least 1");
-  require(tokens == prefix + product(size), "the size does not hold " + std::to_string(tokens) + " tokens");
-  require(channels > 0 && channels % heads == 0 && (a.theta == 0 || d % 2 == 0),
-          std::to_string(channels) + " channels don't fit " + std::to_string(heads) + " heads");
-  if (batch == 0) return;
-
-  Lengths cells = a.grid;
-  for (size_t axis = 0; axis < cells.size(); ++axis) cells[axis] = std::min(cells[axis], size[axis]);
-  const int64_t landmarks = prefix + product(cells);
-  std::shared_ptr<const Positions> tables;
-  std::vector<Tensor> rotations;
-  if (a.theta != 0) {
-    tables = positions(size, cells, d);
-    const auto table = [&](const std::vector<float>& numbers, int64_t rows) {
-      rotations.push_back(dense_view(const_cast<float*>(numbers.data()), {rows, d / 2}));
-    };
-    table(tables->cosines, tokens);
-    table(tables->sines, tokens);
-    table(tables->cell_cosines, landmarks);
-    table(tables->cell_sines, landmarks);
+  require(size.size() == axes() && *std::min_element(size.begin(), size.end()) > 0,
+          "expected a size of " + std::to_string(axes()) + " axes, each at least 1");
+  int64_t rest = inputs.tokens - attributes_.prefix;  // Divided, because a product of any numbers may overflow.
+  bool whole = true;
+  for (const int64_t length : size) {
+    whole = whole && rest % length == 0;
+    rest /= length;
   }
+  require(whole && rest == 1, "the size does not hold " + std::to_string(inputs.tokens) + " tokens");
+  const int64_t channels = inputs.channels, heads = attributes_.heads;
+  require(channels > 0 && channels % heads == 0 && (attributes_.theta == 0 || channels / heads % 2 == 0),
+          std::to_string(channels) + " channels don't fit " + std::to_string(heads) + " heads");
+}
 
+void Attention::evaluate(const Inputs& inputs, float* out) const {
+  check(inputs);
+  const Attributes& a = attributes_;
+  const int64_t batch = inputs.batch, tokens = inputs.tokens, channels = inputs.channels, d = channels / a.heads;
+  if (batch == 0) return;
+  Lengths cells = a.grid;
+  for (size_t axis = 0; axis < cells.size(); ++axis) cells[axis] = std::min(cells[axis], inputs.size[axis]);
+  const std::shared_ptr<const Positions> tables = a.theta == 0 ? nullptr : positions(inputs.size, cells, d);
   const auto part = [&](int64_t index) {
     const Lengths strides{tokens * 3 * channels, d, 3 * channels, 1};
-    return Tensor(inputs.qkv + index * channels, kFloat, {batch, heads, tokens, d}, strides);
+    return Tensor(inputs.qkv + index * channels, kFloat, {batch, a.heads, tokens, d}, strides);
   };
   const Tensor q = part(0);
-  const Lengths all_sizes = three(size), all_cells = three(cells);
-  std::vector<int64_t> sizes{all_sizes[0], all_sizes[1], all_sizes[2], all_cells[0],
-                             all_cells[1], all_cells[2], prefix,       a.iterations};
   std::optional<Tensor> gains, variance;
-  if (inputs.gains) gains = dense_view(inputs.gains, {heads});
-  const AttentionSettings settings(q, std::nullopt, gains, rotations, sizes,
+  if (inputs.gains) gains = dense_view(inputs.gains, {a.heads});
+  const AttentionSettings settings(q, std::nullopt, gains, rotations_of(tables.get()),
+                                   joined({three(inputs.size), three(cells), {a.prefix, a.iterations}}),
                                    {std::numeric_limits<double>::quiet_NaN(), a.scale, a.eps, a.variance_eps}, level_);
   if (inputs.variance) {  // Averaged to the landmarks that there are, like the keys.
-    const Grid map = grid_of(a.grid, cells, prefix);
-    const Tensor stored = dense_view(inputs.variance, {1, heads, most_landmarks(), 1});
+    const Grid map = grid_of(a.grid, cells, a.prefix);
+    const Tensor stored = dense_view(inputs.variance, {1, a.heads, most_landmarks(), 1});
     variance = pool_tokens({map, nullptr}, stored, settings.level);
   }
-  const Tensor result(out, kFloat, {batch, heads, tokens, d}, {tokens * channels, d, channels, 1});
+  const Tensor result(out, kFloat, {batch, a.heads, tokens, d}, {tokens * channels, d, channels, 1});
   evaluate_attention(settings, {settings, q, part(1), part(2)}, variance, result);
 }
 

@@ -11,6 +11,7 @@ namespace laplacianformer::onnx {
 // Cosines and sines of tokens and of landmarks, (rows, width / 2) each.
 struct Positions {
   std::vector<int64_t> size;  // Of the grid of tokens.
+  int64_t width;
   std::vector<float> cosines, sines, cell_cosines, cell_sines;
 };
 
@@ -44,6 +45,7 @@ class Attention {
   size_t axes() const { return attributes_.grid.size(); }
 
  private:
+  void check(const Inputs& inputs) const;
   std::shared_ptr<const Positions> positions(const std::vector<int64_t>& size, const std::vector<int64_t>& cells,
                                              int64_t width) const;
 

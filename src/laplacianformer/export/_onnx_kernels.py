@@ -1,7 +1,7 @@
 """The attention of ONNX files as one node per layer, which a library of this package computes in onnxruntime.
 
-The node is LaplacianAttention of the domain "laplacianformer", written in C++ in csrc/onnx: the global branch of a layer
-in evaluation, without a mask.
+The node is LaplacianAttention of the domain "laplacianformer", written in C++ in csrc/onnx: the global branch of a
+layer in evaluation, without a mask.
 
     inputs      qkv (B, N, 3 * channels): queries, keys and values, positions not yet applied
                 size (axes): the lengths of the grid, int64
@@ -51,7 +51,8 @@ def attention_as_nodes(model: nn.Module) -> Iterator[None]:
 def _check(model: nn.Module, layers: list[LaplacianAttention]) -> None:
     if not layers:
         others = {type(layer).__name__ for layer in model.modules() if isinstance(layer, GridAttention)}
-        raise InputError(f"--kernels is for models with Laplacian attention, this one has {', '.join(others) or 'none'}")
+        found = ", ".join(sorted(others)) or "none"
+        raise InputError(f"--kernels is for models with Laplacian attention, this one has {found}")
     for layer in layers:
         if type(layer) is not LaplacianAttention:  # what varies the kernel, the solver, the landmarks or the whitening
             raise InputError(
@@ -77,7 +78,7 @@ def _forward(layer: LaplacianAttention, x: Tensor, size: Size, mask: Tensor | No
 
 def _projections(layer: LaplacianAttention, x: Tensor, size: Size) -> Tensor:
     """Queries, keys and values side by side, (B, N, 3 * dim)."""
-    if not layer.tied and layer.qk_norm is None:
+    if layer.qk_norm is None:
         projected: Tensor = layer.qkv(x)
         return projected
     return torch.cat([part_bhnd.transpose(1, 2).flatten(2) for part_bhnd in layer.project(x, size)], dim=-1)
