@@ -19,7 +19,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror csrc/*/*.h csrc/*/*.cpp tests/ops/baseline/*
+	$(BIN)/clang-format --dry-run --Werror csrc/*/*.h csrc/*/*.cpp csrc/onnx/stand_in/torch/csrc/stable/*.h tests/ops/baseline/*
 
 demo: .venv/ready
 	$(BIN)/python examples/digits.py --output runs/demo
@@ -51,4 +51,4 @@ lock:
 
 clean:
 	rm -rf .venv build dist runs site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f src/laplacianformer/_cpu.* src/laplacianformer/build_failure.txt
+	rm -f src/laplacianformer/_cpu.* src/laplacianformer/_onnx.* src/laplacianformer/build_failure.txt

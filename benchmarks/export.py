@@ -5,7 +5,7 @@
 
     python benchmarks/export.py --files runs/export --models laplacianformer_tiny --ways 'aot_inductor, int8'
 
-One image at a time, random weights; bfloat16 and int8 as `--precision` has them. Writes
+One image at a time, random weights; bfloat16, int8 and kernels as `--precision` and `--kernels` have them. Writes
 results/benchmarks/export/speed.csv. The peak memory is that of the first call after the model is loaded and compiled,
 beyond what the process had before. Compiling takes minutes: with `--files`, compiled models are kept there and used
 again.
@@ -39,7 +39,9 @@ FILES = {
     "aot_inductor, int8": "int8.pt2",
     "aot_inductor, any size": "any-size.pt2",
     "onnxruntime": "model.onnx",
+    "onnxruntime, kernels": "kernels.onnx",
     "onnxruntime, int8": "int8.onnx",
+    "onnxruntime, int8, kernels": "int8-kernels.onnx",
 }
 ANY_SIZE = "aot_inductor, any size"  # only for nano: compiling the others takes long and shows the same
 
@@ -96,7 +98,9 @@ def export(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     save_model(model, str(folder / FILES["eager"]))
     writers: dict[str, Callable[[], bytes]] = {
         "onnxruntime": lambda: to_onnx(model, {}),
+        "onnxruntime, kernels": lambda: to_onnx(model, {}, kernels=True),
         "onnxruntime, int8": lambda: quantised(to_onnx(model, {})),
+        "onnxruntime, int8, kernels": lambda: quantised(to_onnx(model, {}, kernels=True)),
         "aot_inductor": lambda: to_pt2(model, {}, (size, size)),
         "aot_inductor, bfloat16": lambda: to_pt2(model, {}, (size, size), "bfloat16"),
         "aot_inductor, int8": lambda: to_pt2(to_int8(model, [torch.randn(4, 3, size, size)]), {}, (size, size), "int8"),
@@ -124,10 +128,11 @@ def build(way: str, name: str, folder: Path, size: int) -> Call:
 
 def runner(way: str, name: str, file: bytes) -> Callable[[torch.Tensor], Any]:
     from laplacianformer.export._aot_inductor import pt2_runner
+    from laplacianformer.export._onnx_library import onnx_library
     from laplacianformer.export._onnx_model import onnx_runner
 
     if way.startswith("onnxruntime"):
-        return onnx_runner(file)
+        return onnx_runner(file, onnx_library() if way.endswith("kernels") else None)
     if way.startswith("aot_inductor"):
         return pt2_runner(file)
     model: nn.Module = create(name)

@@ -174,6 +174,20 @@ Tensor empty_result(const Tensor& q) {
   return transpose(new_empty(q, {q.size(0), q.size(2), q.size(1), q.size(3)}), 1, 2);
 }
 
+}  // namespace
+
+void evaluate_attention(const AttentionSettings& settings, const PackedTokens& tokens,
+                        const std::optional<Tensor>& variance, const Tensor& out) {
+  const Solution solution = solve(settings, tokens.given_k, tokens.given_v, tokens.k, tokens.v);
+  std::vector<float> factors;
+  if (variance) factors = whitening_factors(*variance, settings.variance_eps);
+  const Folded folded = fold(settings, solution, factors, nullptr);
+  write_product(settings.with_landmarks(tokens.q, solution.landmarks), folded.folded, folded.mean.data_ptr(), out,
+                settings.level);
+}
+
+namespace {
+
 // q, k, v: (batch, heads, tokens, width). They may be bfloat16 or float16, as under autocast: they are widened as they
 // are read. mask: (batch, tokens) of the tokens that count, or none for all; the result is float32 then. variance:
 // (heads, m) or (batch, heads, m) of the whitening, or none.
@@ -182,13 +196,8 @@ Tensor attention_evaluate(Tensor given_q, Tensor given_k, Tensor given_v, std::o
                           std::vector<int64_t> sizes, std::vector<double> numbers, int64_t level) {
   const AttentionSettings settings(given_q, mask, gains, rotations, sizes, numbers, level);
   const PackedTokens tokens(settings, dense(given_q), dense(given_k), dense(given_v));
-  const Solution solution = solve(settings, tokens.given_k, tokens.given_v, tokens.k, tokens.v);
-  std::vector<float> factors;
-  if (variance) factors = whitening_factors(*variance, settings.variance_eps);
-  const Folded folded = fold(settings, solution, factors, nullptr);
   const Tensor out = settings.mask ? empty_as(tokens.q) : empty_result(tokens.q);
-  write_product(settings.with_landmarks(tokens.q, solution.landmarks), folded.folded, folded.mean.data_ptr(), out,
-                settings.level);
+  evaluate_attention(settings, tokens, variance, out);
   return settings.mask ? settings.mask->unpack(out, {}, true, settings.level) : out;
 }
 

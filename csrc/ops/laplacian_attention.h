@@ -99,6 +99,11 @@ struct PackedTokens {
   PackedTokens(const AttentionSettings& settings, const Tensor& q, const Tensor& k, const Tensor& v);
 };
 
+// The branch in evaluation, whitened by a variance, (heads, m) or (batch, heads, m), or by none. out: (batch, heads,
+// tokens, width) of the type of the queries, any strides but the last; with a mask, packed.
+void evaluate_attention(const AttentionSettings& settings, const PackedTokens& tokens,
+                        const std::optional<Tensor>& variance, const Tensor& out);
+
 // With a mask, the rows and columns of w that belong to no landmark become zeros, but for the diagonal.
 void set_absent(const AttentionSettings& settings, const Tensor& w, float diagonal);
 

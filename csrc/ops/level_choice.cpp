@@ -12,9 +12,6 @@ const Level& level_of(int64_t level) {
   return level_baseline;
 }
 
-namespace {
-
-// The widest instruction set that this CPU has.
 int64_t best_level() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -27,7 +24,6 @@ int64_t best_level() {
 #endif
 }
 
-}  // namespace
 }  // namespace laplacianformer
 
 STABLE_TORCH_LIBRARY_FRAGMENT(laplacianformer_cpu, m) { m.def("best_level() -> int"); }

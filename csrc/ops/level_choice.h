@@ -10,4 +10,7 @@ namespace laplacianformer {
 // 0: baseline, 1: AVX2, 2: AVX-512.
 const Level& level_of(int64_t level);
 
+// The widest instruction set that this CPU has.
+int64_t best_level();
+
 }  // namespace laplacianformer

@@ -34,6 +34,7 @@ void share_items(int64_t items, int64_t grain, size_t scratch_bytes, F f) {
   const int64_t threads = torch::stable::get_num_threads();
   std::atomic<int64_t> next{0};
   torch::stable::parallel_for(0, std::min(threads, (items + grain - 1) / grain), 1, [&](int64_t, int64_t) {
+    if (next >= items) return;
     const Scratch scratch(scratch_bytes);
     for (int64_t begin = next; begin < items;) {
       const int64_t end = begin + std::max(grain, (items - begin) / (2 * threads));

@@ -91,6 +91,8 @@ def test_the_change_of_accuracy_is_measured(file, tmp_path, monkeypatch, capsys)
         (["--format", "pt2", "--precision", "bfloat16", "out.pt2"], "a package in bfloat16 is for one image size"),
         (["--format", "pt2", "--precision", "int8", "out.pt2"], "needs images to calibrate with: give --data DIR"),
         (["--format", "onnx", "--size", "32", "32", "out.onnx"], "--size is for --format pt2"),
+        (["--format", "pt2", "--kernels", "out.pt2"], "--kernels is for --format onnx, got --format pt2"),
+        (["--format", "hf", "--kernels", "out"], "--kernels is for --format onnx, got --format hf"),
         (["--format", "pt2", "--size", "32", "0", "out.pt2"], "at least 1 pixel and at most 8192, got 32 0"),
         (["--format", "pt2", "--size", "40", "32", "--data", "taken.onnx", "out.pt2"], "--size says (40, 32)"),
         (["--format", "pt2", "--data", "gone", "out.pt2"], "gone"),

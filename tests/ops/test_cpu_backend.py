@@ -41,7 +41,7 @@ import pathlib, tempfile
 broken = pathlib.Path(tempfile.mkdtemp()) / "_cpu.abi3.so"
 broken.write_bytes(b"not a library")
 from laplacianformer.ops import _cpu_extension as cpu_extension
-cpu_extension._FOLDER = broken.parent
+cpu_extension.FOLDER = broken.parent
 from laplacianformer import ops
 from laplacianformer._util.measuring import peak_memory
 reason = ops.backends()["cpu"]

@@ -16,6 +16,9 @@ COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 OPTIONS = ["-std=c++17", "-fvisibility=hidden", f"-I{CSRC}"]
 TORCH = ["-DTORCH_TARGET_VERSION=0x020a000000000000", *(f"-isystem{path}" for path in include_paths())]
 HEADERS = sorted(path.relative_to(CSRC).as_posix() for path in CSRC.glob("*/*.h"))
+# The library for onnxruntime: its own files. Those of ops/ in it include its stand-in for torch.
+STAND_IN = [f"-I{CSRC / 'onnx' / 'stand_in'}"]
+ONNX = sorted(path.relative_to(CSRC).as_posix() for path in CSRC.glob("onnx/*.cpp"))
 LEVELS = ["baseline", "avx2", "avx512"] if platform.machine() == "x86_64" else ["baseline"]
 
 pytestmark = pytest.mark.skipif(os.name != "posix" or shutil.which(COMPILER[0]) is None, reason="no C++ compiler")
@@ -31,7 +34,14 @@ def compiled(*arguments: object) -> None:
 def test_a_header_includes_what_it_uses(header, tmp_path):
     source = tmp_path / "alone.cpp"
     source.write_text(f'#include "{header}"\n')
-    compiled("-fsyntax-only", "-Wall", "-Wno-unused-function", "-Werror", *(TORCH * header.startswith("ops/")), source)
+    others = TORCH if header.startswith("ops/") else STAND_IN if header.startswith("onnx/") else []
+    compiled("-fsyntax-only", "-Wall", "-Wno-unused-function", "-Werror", *others, source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ONNX)
+def test_the_library_for_onnxruntime_compiles_without_torch(source):
+    compiled("-fsyntax-only", "-Wall", "-Werror", *STAND_IN, CSRC / source)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from laplacianformer.cli import main
 from tests.helpers import picture
 
 ROOT = Path(__file__).parents[2]
-BINARY = "laplacianformer/_cpu.abi3.so"
+BINARIES = ("laplacianformer/_cpu.abi3.so", "laplacianformer/_onnx.abi3.so")
 SOURCES = ("src", "csrc", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 LINUX = platform.system() == "Linux" and platform.machine() == "x86_64"
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
@@ -61,11 +61,12 @@ def sources(tmp_path):
 
 def give_built_kernels(sources):
     """What was built for this environment, if it is there. It is built again where it is older than its sources."""
-    built = ROOT / "src" / BINARY
-    if built.exists():
-        output = sources / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}" / BINARY
-        output.parent.mkdir(parents=True)
-        shutil.copy2(built, output)
+    for binary in BINARIES:
+        built = ROOT / "src" / binary
+        if built.exists():
+            output = sources / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}" / binary
+            output.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, output)
 
 
 def build(sources, output, kernels, **variables):
@@ -120,7 +121,7 @@ def test_one_wheel_with_the_kernels_serves_every_python(sources, tmp_path, capsy
     wheel = build(sources, tmp_path / "dist", "1")
     assert wheel.name.endswith("-cp310-abi3-linux_x86_64.whl")
     with zipfile.ZipFile(wheel) as opened:
-        assert BINARY in opened.namelist()
+        assert set(BINARIES) <= set(opened.namelist())
     assert check_predictions(wheel, tmp_path, capsys)["cpu"] is None
 
 

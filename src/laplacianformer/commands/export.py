@@ -25,6 +25,7 @@ DESCRIPTION = (
 )
 EPILOG = """examples:
   laplacianformer export --weights model.safetensors --format onnx model.onnx
+  laplacianformer export --weights model.safetensors --format onnx --kernels fast.onnx
   laplacianformer export --weights model.safetensors --format onnx --precision int8 --data cifar10/ small.onnx
   laplacianformer export --weights model.safetensors --format pt2 --size 224 224 model.pt2
   laplacianformer export --format pt2 --size 32 32 --precision int8 --data cifar10/ fast.pt2
@@ -49,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="numbers in linear layers and convolutions: bfloat16, for CPUs that have instructions for it (pt2, needs "
         "--size); int8, for x86 CPUs, about twice as fast as float32 (pt2, needs --size and --data), or in linear "
         "layers alone, for a smaller file (onnx) (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="attention by the C++ kernels of this package: the file needs its library in onnxruntime, and is faster "
+        "(onnx; default: plain ONNX, for every runtime)",
     )
     parser.add_argument("--int8", action="store_true", help="(replaced by --precision int8)")
     parser.add_argument(
@@ -118,13 +125,15 @@ def _write_detector(arguments: argparse.Namespace) -> None:
 
 
 def _check_onnx_alone(arguments: argparse.Namespace, what: str) -> None:
-    if arguments.format != "onnx" or arguments.precision != "float32" or arguments.data is not None:
-        raise InputError(f"{what} is exported with --format onnx, in float32 and without --data")
+    plain = arguments.precision == "float32" and arguments.data is None and not arguments.kernels
+    if arguments.format != "onnx" or not plain:
+        raise InputError(f"{what} is exported with --format onnx, in float32, without --data and --kernels")
 
 
 def _write_file(arguments: argparse.Namespace) -> None:
     from laplacianformer._util import files
     from laplacianformer.export import _exported as exported
+    from laplacianformer.export import onnx_library
     from laplacianformer.export._check import compare_accuracy, differences
 
     files.check_file(arguments.output)
@@ -133,7 +142,12 @@ def _write_file(arguments: argparse.Namespace) -> None:
         _check_data(arguments, loaded)
     size = arguments.size and tuple(arguments.size)
     written = exported.export_model(
-        loaded, arguments.format, precision=arguments.precision, size=size, calibration=_calibration(arguments, loaded)
+        loaded,
+        arguments.format,
+        precision=arguments.precision,
+        size=size,
+        calibration=_calibration(arguments, loaded),
+        kernels=arguments.kernels,
     )
     _check_differences(arguments, list(differences(loaded, written.run, size)))
     if arguments.data is not None:
@@ -144,6 +158,8 @@ def _write_file(arguments: argparse.Namespace) -> None:
             f"top-1 of the export: {100 * change.export:.2f} %, a change of {points:+.2f} points",
         )
     _save(arguments, written.file)
+    if arguments.kernels:
+        terminal.show(f"It runs in onnxruntime with the library {onnx_library()}")
 
 
 def _check_differences(arguments: argparse.Namespace, measured: Sequence["Difference"]) -> None:
@@ -185,6 +201,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InputError(f"--precision {arguments.precision} is for --format {formats}, got --format {form}")
     if arguments.precision == "int8" and form == "pt2" and arguments.data is None:
         raise InputError("--format pt2 --precision int8 needs images to calibrate with: give --data DIR")
+    if arguments.kernels and form != "onnx":
+        raise InputError(f"--kernels is for --format onnx, got --format {form}")
     if size and form != "pt2":
         raise InputError(f"--size is for --format pt2, got --format {form}, which takes images of every size")
     if size and not 1 <= min(size) <= max(size) <= MOST_SIDE:

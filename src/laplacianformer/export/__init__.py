@@ -13,6 +13,7 @@ from laplacianformer.export._detector import (
 )
 from laplacianformer.export._exported import Exported, Format, export_model, tolerance
 from laplacianformer.export._int8_layers import calibration_images
+from laplacianformer.export._onnx_library import onnx_library
 from laplacianformer.export._segmenter import export_segmenter, segmenter_differences
 from laplacianformer.export._trace import ExportPrecision
 
@@ -32,6 +33,7 @@ __all__ = [
     "export_detector",
     "export_model",
     "export_segmenter",
+    "onnx_library",
     "segmenter_differences",
     "tolerance",
     "write_folder",

@@ -9,6 +9,7 @@ from torch import Tensor
 from laplacianformer._util.errors import InputError
 from laplacianformer.export._check import check_finite
 from laplacianformer.export._int8_layers import to_int8
+from laplacianformer.export._onnx_library import onnx_library
 from laplacianformer.export._trace import ExportPrecision, exportable, only_size
 from laplacianformer.weights import Weights
 
@@ -32,6 +33,7 @@ def export_model(
     precision: ExportPrecision = "float32",
     size: tuple[int, int] | None = None,
     calibration: Iterable[Tensor] = (),
+    kernels: bool = False,
 ) -> Exported:
     """Export a classifier of this package, or one that it converted.
 
@@ -43,7 +45,10 @@ def export_model(
             (a vision transformer).
         calibration: batches of images, as the model takes them, that show which numbers its layers are given (pt2 with
             "int8"); see `calibration_images`.
+        kernels: with ONNX, the attention of each layer as one node, which onnxruntime computes with `onnx_library`.
     """
+    if kernels and format != "onnx":
+        raise InputError(f"the C++ kernels as operators are for onnx, got {format}")
     model, size = exportable(loaded.model), only_size(loaded, size)
     check_finite(loaded.path, model, *loaded.input["size"])
     if format == "pt2":
@@ -62,9 +67,10 @@ def export_model(
         from laplacianformer.export._onnx_model import onnx_runner, to_onnx
     except ImportError as error:
         raise InputError(f"ONNX needs more packages ({error}): pip install 'laplacianformer[export]'") from None
-    file = to_onnx(model, loaded.metadata, size)
+    library = onnx_library() if kernels else None
+    file = to_onnx(model, loaded.metadata, size, kernels=kernels)
     file = quantised(file) if precision == "int8" else file
-    return Exported(file, onnx_runner(file))
+    return Exported(file, onnx_runner(file, library))
 
 
 def tolerance(precision: ExportPrecision) -> float:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import onnx_ir
@@ -13,7 +15,8 @@ from onnxscript.optimizer import optimize_ir
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from laplacianformer.export._onnx_functions import FUNCTIONS, LaplacianKernel, LaplacianMatmul
+from laplacianformer.export._onnx_functions import DOMAIN, FUNCTIONS, LaplacianKernel, LaplacianMatmul
+from laplacianformer.export._onnx_kernels import attention_as_nodes
 from laplacianformer.export._onnxruntime import import_onnxruntime
 from laplacianformer.export._trace import channels, check_operators, trace
 from laplacianformer.ops.newton_schulz.reference import IDENTITY_FACTOR
@@ -32,14 +35,18 @@ def to_onnx(
     metadata: Mapping[str, str],
     size: tuple[int, int] | None = None,
     outputs: Sequence[int | str] | None = None,
+    kernels: bool = False,
 ) -> bytes:
     """The bytes of the file: `images` (batch, channels, height, width) to `logits`, with the metadata as properties.
 
     Args:
         size: the only height and width; None for any.
         outputs: the shape of the logits of one image; None: one number per class.
+        kernels: the attention of each layer as one node, for `onnx_library`.
     """
-    written = tidied(translated(trace(model, size), TRANSLATIONS, ["images"], ["logits"]))
+    with attention_as_nodes(model) if kernels else nullcontext():
+        program = trace(model, size)
+    written = tidied(translated(program, TRANSLATIONS, ["images"], ["logits"]))
     written.graph.inputs[0].shape = onnx_ir.Shape(["batch", channels(model), *(size or ("height", "width"))])
     written.graph.outputs[0].shape = onnx_ir.Shape(["batch", *(outputs or [model.num_classes])])
     written.metadata_props.update(metadata)
@@ -94,23 +101,33 @@ def tidied(model: onnx_ir.Model, functions: Sequence[OnnxFunction] = FUNCTIONS) 
     model = tidy(model).model
     for node in model.graph.all_nodes():
         for value in node.outputs:
-            value.shape = None  # in symbols without a meaning outside; runtimes infer their own
+            value.shape = _known_shape(value) if node.domain == DOMAIN.domain else None
     return model
 
 
-def onnx_runner(file: bytes) -> Callable[[Tensor], Tensor]:
-    """The file in onnxruntime, as a function of tensors."""
-    session = onnx_session(file)
+def _known_shape(value: onnx_ir.Value) -> onnx_ir.Shape | None:
+    """The lengths that are numbers. Others are symbols without a meaning outside; runtimes infer them, and all shapes
+    but those of operators that they don't know."""
+    if value.shape is None:
+        return None
+    return onnx_ir.Shape([length if isinstance(length, int) else None for length in value.shape])
+
+
+def onnx_runner(file: bytes, library: Path | None = None) -> Callable[[Tensor], Tensor]:
+    """The file in onnxruntime, as a function of tensors. library: of the operators that onnxruntime lacks."""
+    session = onnx_session(file, library)
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
-def onnx_session(file: bytes) -> Any:
+def onnx_session(file: bytes, library: Path | None = None) -> Any:
     """The file in onnxruntime on the CPU, with as many threads as torch has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors only: warnings are about what it could not optimise
     # Waiting threads give up their core, which others often need; on an idle machine this costs no time.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if library is not None:
+        options.register_custom_ops_library(str(library))
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-_FOLDER = Path(__file__).parents[1]
+FOLDER = Path(__file__).parents[1]
 
 # Slowest first; the numbers of the C++ side. On other machines than x86-64, "baseline" is all there is.
 LEVELS = ("baseline", "avx2", "avx512")
@@ -22,9 +22,9 @@ _forced: str | None = os.environ.get("LAPLACIANFORMER_CPU_LEVEL") or None
 @lru_cache(maxsize=1)
 def missing() -> str | None:
     """Why the extension can't be used on this machine, or None if it can. Loads it on the first call."""
-    binaries = sorted(_FOLDER.glob("_cpu.*so")) + sorted(_FOLDER.glob("_cpu.*pyd"))
+    binaries = sorted(FOLDER.glob("_cpu.*so")) + sorted(FOLDER.glob("_cpu.*pyd"))
     if not binaries:
-        return _not_built()
+        return not_built()
     try:
         torch.ops.load_library(str(binaries[0]))
     except (OSError, RuntimeError) as error:
@@ -32,8 +32,8 @@ def missing() -> str | None:
     return None
 
 
-def _not_built() -> str:
-    failure = _FOLDER / "build_failure.txt"
+def not_built() -> str:
+    failure = FOLDER / "build_failure.txt"
     if not failure.exists():
         return "the C++ extension is not built: no binary beside the package"
     reason = f"the C++ extension is not built: {failure.read_text().strip()}"
