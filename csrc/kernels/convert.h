@@ -78,6 +78,11 @@ struct Float16 {
 template <class T>
 constexpr bool kHalf = sizeof(T) == sizeof(uint16_t);
 
+template <class T>
+constexpr bool kBFloat16 = false;
+template <>
+constexpr bool kBFloat16<BFloat16> = true;
+
 INLINE float widen(float v) { return v; }
 INLINE double widen(double v) { return v; }
 INLINE float widen(BFloat16 v) { return BFloat16::widened<float>(uint32_t{v.bits}); }

@@ -10,6 +10,7 @@
 #include "kernels/basics.h"
 #include "kernels/convert.h"
 #include "kernels/exponential.h"
+#include "kernels/normal_table.h"
 #include "kernels/panel.h"
 #include "kernels/simd.h"
 #include "levels/tasks.h"
@@ -60,18 +61,17 @@ class Normal {
   using V = Vec<float>;
 
  public:
-  V distribution, exponential;  // Phi(x), and exp(-x^2 / 2) = phi(x) sqrt(2 pi).
+  V distribution, slope;  // Phi(x), and Phi(x) + x phi(x).
 
   // `half` computes exp(-v / 2).
   INLINE Normal(V x, const Exponential<float>& half) {
     const V size = absolute<float>(x), most = splat<float>(14), t = size < most ? size : most;
     const V square = t * t;
-    exponential = half(square, square_rest<float>(t, square));
+    const V exponential = half(square, square_rest<float>(t, square));
     const V beyond = exponential * mills(t);
     distribution = x > splat<float>(0) ? 1 - beyond : beyond;
+    slope = distribution + x * (exponential * 0.398942280401432678f);
   }
-
-  INLINE V slope(V x) const { return distribution + x * (exponential * 0.398942280401432678f); }
 };
 
 // The pointers of a task, typed.
@@ -88,13 +88,15 @@ struct GeluRows {
         activated(static_cast<T*>(task.activated)) {}
 
   // `n` numbers from number i on, column k of their row: at most one vector.
-  template <bool Gradient>
-  INLINE void step(int64_t i, int64_t k, int64_t n, const Exponential<float>& half) const {
-    Vec<float> v = load_part<float>(x + i, n);
-    if (bias) v += load_part<float>(bias + k, n);
-    const Normal normal(v, half);
+  INLINE Vec<float> read(int64_t i, int64_t k, int64_t n) const {
+    const Vec<float> v = load_part<float>(x + i, n);
+    return bias ? v + load_part<float>(bias + k, n) : v;
+  }
+
+  template <bool Gradient, class N>
+  INLINE void write(int64_t i, int64_t n, Vec<float> v, const N& normal) const {
     if constexpr (Gradient) {
-      const Vec<float> slope = load_part<float>(grad + i, n) * normal.slope(v);
+      const Vec<float> slope = load_part<float>(grad + i, n) * normal.slope;
       if (activated) store_part<float>(activated + i, v * normal.distribution, n);
       store_part<float>(out + i, slope, n);
     } else {
@@ -102,18 +104,71 @@ struct GeluRows {
     }
   }
 
+#if LAPLACIANFORMER_VECTOR_BYTES == 64
+  // Vectors. The conversions of half precision leave time for a second one.
+  static constexpr int kAtOnce = kHalf<T> ? 2 : 1;
+
+  static INLINE auto tabulated(Vec<float> v) {
+    if constexpr (kBFloat16<T>) {
+      return TabulatedNormal(kRoughPhi, v);
+    } else {
+      return TabulatedNormal(kPhi, v);
+    }
+  }
+
+  // Most numbers of most models are in the table; vectors with others are computed in both ways. Lane by lane the bits
+  // are the same, whatever is beside them.
+  template <bool Gradient>
+  __attribute__((noinline)) void write_small(int64_t i, int64_t n, Vec<float> v) const {
+    const auto below = v < splat(kLeastX);
+    Normal normal(v, Exponential<float>(2));
+    const auto others = tabulated(v);
+    normal.distribution = below ? normal.distribution : others.distribution;
+    normal.slope = below ? normal.slope : others.slope;
+    write<Gradient>(i, n, v, normal);
+  }
+
+  template <bool Gradient, int Vectors>
+  INLINE void step(int64_t i, int64_t k, int64_t n, const Exponential<float>&) const {
+    Vec<float> v[Vectors];
+    __mmask16 small = 0;
+    for (int j = 0; j < Vectors; ++j) {
+      v[j] = read(i + j * kWidth<float>, k + j * kWidth<float>, n);
+      small |= _mm512_cmp_ps_mask((__m512)v[j], _mm512_set1_ps(kLeastX), _CMP_LT_OQ);
+    }
+    for (int j = 0; j < Vectors; ++j) {
+      if (__builtin_expect(small != 0, 0)) {
+        write_small<Gradient>(i + j * kWidth<float>, n, v[j]);
+      } else {
+        write<Gradient>(i + j * kWidth<float>, n, v[j], tabulated(v[j]));
+      }
+    }
+  }
+#else
+  static constexpr int kAtOnce = 1;
+
+  template <bool Gradient, int Vectors>
+  INLINE void step(int64_t i, int64_t k, int64_t n, const Exponential<float>& half) const {
+    const Vec<float> v = read(i, k, n);
+    write<Gradient>(i, n, v, Normal(v, half));
+  }
+#endif
+
   // Less than a vector. A function of its own: inlined, it would take the registers of the constants from the loop.
   template <bool Gradient>
   __attribute__((noinline)) void last(int64_t i, int64_t k, int64_t n) const {
-    step<Gradient>(i, k, n, Exponential<float>(2));
+    step<Gradient, 1>(i, k, n, Exponential<float>(2));
   }
 
   template <bool Gradient>
   INLINE void rows(int64_t begin, int64_t end, int64_t length) const {
+    constexpr int64_t w = kWidth<float>;
     const Exponential<float> half(2);
     for (int64_t row = begin; row < end; row += length) {
       int64_t k = 0;
-      for (; k + kWidth<float> <= length; k += kWidth<float>) step<Gradient>(row + k, k, kWidth<float>, half);
+      if constexpr (kAtOnce > 1)
+        for (; k + kAtOnce * w <= length; k += kAtOnce * w) step<Gradient, kAtOnce>(row + k, k, w, half);
+      for (; k + w <= length; k += w) step<Gradient, 1>(row + k, k, w, half);
       if (k < length) last<Gradient>(row + k, k, length - k);
     }
   }

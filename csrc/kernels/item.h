@@ -92,6 +92,9 @@ struct Item {
                static_cast<const R*>(task.rotation.sines) + row * half, direction, half, to);
   }
 
+  // Of a number of the short side and of kernel matrices.
+  int64_t short_bytes() const { return task.short_type == task.type ? sizeof(T) : sizeof(float); }
+
   // Whether the long features and their gradient are used where they are stored, and not in buffers.
   bool rows_in_place() const { return sizeof(T) == sizeof(R) && !task.rotation.cosines && wide == task.width; }
 

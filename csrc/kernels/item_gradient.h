@@ -45,13 +45,14 @@ inline void add_gradient(Item<T>& item, const Stored<Accumulation<T>, Accumulati
   for (int64_t k = 0; k < count * wide; k += kWidth<R>) store(total + k, load(total + k) - load(buffers.d_shorts + k));
 }
 
-template <class T>
+// `To`: the type that the gradient of the long features is stored in.
+template <class To, class T>
 inline void write_gradient(Item<T>& item, int64_t row, int64_t lanes) {
   using R = Accumulation<T>;
   if (item.rows_in_place()) return;
   for (int64_t l = 0; l < lanes; ++l) {
     const R* from = item.buffers.d_rows + l * item.wide;
-    T* to = row_of<T>(item.task.long_out, item.matrix, row + l);
+    To* to = row_of<To>(item.task.long_out, item.matrix, row + l);
     if (item.task.rotation.cosines) {
       item.rotate_long(row + l, from, R(-1), to);
     } else {

@@ -30,13 +30,14 @@ inline Block block_after(const Item<T>& item, const Block& block) {
   return {next / task.splits, row, smaller(kBlock, end - row)};
 }
 
-// Some columns of the rows of a block.
+// Some columns of the rows of a block; `bytes`: of a number.
 template <bool Write, class T>
 inline void prefetch(Item<T>& item, const Rows& rows, const Block& block, int64_t column, int64_t columns,
-                     int64_t steps) {
-  if (rows.data && block.lanes > 0 && columns > 0)
-    item.prefetcher.template add<Write>(row_of<const T>(rows, block.matrix, block.row) + column,
-                                        rows.stride * sizeof(T), columns * sizeof(T), block.lanes, steps);
+                     int64_t steps, int64_t bytes = sizeof(T)) {
+  if (!rows.data || block.lanes <= 0 || columns <= 0) return;
+  const int64_t first = rows.offsets[block.matrix] + block.row * rows.stride + column;
+  item.prefetcher.template add<Write>(static_cast<const char*>(rows.data) + first * bytes, rows.stride * bytes,
+                                      columns * bytes, block.lanes, steps);
 }
 
 // The same for `count` short rows, from `s` on, of a kernel matrix.
@@ -44,9 +45,9 @@ template <bool Write, class T>
 inline void prefetch_kernel(Item<T>& item, const Rows& rows, const Block& block, int64_t s, int64_t count,
                             int64_t steps) {
   if (item.task.long_is_row) {
-    prefetch<Write>(item, rows, block, s, count, steps);
+    prefetch<Write>(item, rows, block, s, count, steps, item.short_bytes());
   } else {
-    prefetch<Write>(item, rows, {block.matrix, s, count}, block.row, block.lanes, steps);
+    prefetch<Write>(item, rows, {block.matrix, s, count}, block.row, block.lanes, steps, item.short_bytes());
   }
 }
 

@@ -14,14 +14,24 @@
 namespace laplacianformer {
 namespace {
 
-template <class T>
-inline void write_kernel(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
+// `To`: the type of the kernel matrix.
+template <class To, class T>
+inline void write_kernel_in(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
   using R = Accumulation<T>;
   const Rows& kernel = item.task.kernel;
   if (item.task.long_is_row) {
-    unpack<R>(item.buffers.weights, lanes, count, row_of<T>(kernel, item.matrix, row) + s, kernel.stride);
+    unpack<R>(item.buffers.weights, lanes, count, row_of<To>(kernel, item.matrix, row) + s, kernel.stride);
   } else {
-    copy_out<R>(item.buffers.weights, lanes, count, row_of<T>(kernel, item.matrix, s) + row, kernel.stride);
+    copy_out<R>(item.buffers.weights, lanes, count, row_of<To>(kernel, item.matrix, s) + row, kernel.stride);
+  }
+}
+
+template <class T>
+inline void write_kernel(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
+  if (item.task.short_type == item.task.type) {
+    write_kernel_in<T>(item, row, lanes, s, count);
+  } else {
+    write_kernel_in<Accumulation<T>>(item, row, lanes, s, count);
   }
 }
 
@@ -83,7 +93,7 @@ inline void kernel_backward(Item<T>& item) {
       prefetch_next_kernel(item, task.kernel_grad, block, s, steps);
       add_gradient(item, rows, row, lanes, s, count, weights);
     });
-    write_gradient(item, row, lanes);
+    write_gradient<T>(item, row, lanes);
   });
 }
 

@@ -48,7 +48,7 @@ inline void prefetch_blocks(Item<T>& item, int64_t row, int64_t lanes, int64_t c
   item.prefetcher.clear();
   prefetch<false>(item, task.longs_in, next, 0, task.width, steps);
   prefetch<false>(item, task.long_values, next, 0, task.value_width, steps);
-  prefetch<true>(item, task.long_out, block, 0, task.width, steps);
+  prefetch<true>(item, task.long_out, block, 0, task.width, steps, item.short_bytes());
   prefetch<true>(item, task.long_value_out, block, 0, task.value_width, steps);
 }
 
@@ -105,7 +105,8 @@ inline void matmul_backward(Item<T>& item) {
       add_gradient(item, rows, row, lanes, s, count, multiply_weights(item, lanes, count));
     });
     if (by_long) write_outputs(item, row, lanes);
-    write_gradient(item, row, lanes);
+    // Where the types differ, the caller adds to the gradient before it rounds it.
+    task.short_type == task.type ? write_gradient<T>(item, row, lanes) : write_gradient<R>(item, row, lanes);
   });
 }
 

@@ -1,6 +1,6 @@
 // Products with a stored kernel, for training: the whitening needs the variance of the kernel's columns before the
-// kernel is multiplied, and the gradient of that variance is linear in each entry of the kernel. float32, with one row
-// of the kernel per long row.
+// kernel is multiplied, and the gradient of that variance is linear in each entry of the kernel. The kernel and the
+// short side are float32, with one row of the kernel per long row.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,14 @@
 namespace laplacianformer {
 namespace {
 
-inline const float* stored_row(const Item<float>& item, int64_t row, int64_t s) {
+template <class T>
+inline const float* stored_row(const Item<T>& item, int64_t row, int64_t s) {
   return row_of<const float>(item.task.kernel, item.matrix, row) + s;
 }
 
 // start + kernel @ short values.
-inline void stored_forward(Item<float>& item) {
+template <class T>
+inline void stored_forward(Item<T>& item) {
   set_start(item);
   item.blocks([&](int64_t row, int64_t lanes) {
     item.chunks([&](int64_t s, int64_t count) {
@@ -35,7 +37,8 @@ inline void stored_forward(Item<float>& item) {
 }
 
 // kernel' @ long values, and the sum of the long values.
-inline void stored_transposed(Item<float>& item) {
+template <class T>
+inline void stored_transposed(Item<T>& item) {
   const PairTask& task = item.task;
   const int64_t values = item.values;
   const float* long_rows = item.buffers.long_rows;
@@ -56,7 +59,8 @@ inline void stored_transposed(Item<float>& item) {
 }
 
 // The short values of a chunk, transposed and padded with zeros to `columns` columns.
-inline void transpose_short_values(Item<float>& item, int64_t count, int64_t columns) {
+template <class T>
+inline void transpose_short_values(Item<T>& item, int64_t count, int64_t columns) {
   const auto& buffers = item.buffers;
   for (int64_t k = 0; k < item.task.value_width; ++k)
     for (int64_t j = 0; j < columns; ++j)
@@ -64,7 +68,8 @@ inline void transpose_short_values(Item<float>& item, int64_t count, int64_t col
 }
 
 // The gradient of the distances, from the products of values and the variance.
-inline Weights<float> stored_weights(Item<float>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
+template <class T>
+inline Weights<float> stored_weights(Item<T>& item, int64_t row, int64_t lanes, int64_t s, int64_t count) {
   const int64_t columns = padded<float>(count), first = item.matrix * item.task.shorts + s;
   const float factor = sign_factor(item);
   const float *slopes = item.task.slopes + first, *means = item.task.means + first;
@@ -82,7 +87,8 @@ inline Weights<float> stored_weights(Item<float>& item, int64_t row, int64_t lan
 }
 
 // The gradient of the features from that of the kernel: long values @ short values' + slope (k - mean).
-inline void stored_backward(Item<float>& item) {
+template <class T>
+inline void stored_backward(Item<T>& item) {
   const PairTask& task = item.task;
   const auto& buffers = item.buffers;
   begin_gradient(item);
@@ -107,7 +113,7 @@ inline void stored_backward(Item<float>& item) {
       prefetch_next_kernel(item, task.kernel, block, s, steps);
       add_gradient(item, rows, row, lanes, s, count, weights);
     });
-    write_gradient(item, row, lanes);
+    write_gradient<T>(item, row, lanes);
   });
 }
 

@@ -81,16 +81,23 @@ void table_matmul_backward(const PairTask& task, int64_t first, int64_t last, vo
   });
 }
 
+template <class F>
+INLINE void each_item_up_to_32_bits(const PairTask& task, int64_t first, int64_t last, void* scratch, F f) {
+  with_type(task.type, [&](auto* type) {
+    if constexpr (sizeof(*type) <= sizeof(float)) each_item(type, task, first, last, scratch, f);
+  });
+}
+
 void table_stored_forward(const PairTask& task, int64_t first, int64_t last, void* scratch) {
-  each_item(static_cast<float*>(nullptr), task, first, last, scratch, [](auto& item) { stored_forward(item); });
+  each_item_up_to_32_bits(task, first, last, scratch, [](auto& item) { stored_forward(item); });
 }
 
 void table_stored_transposed(const PairTask& task, int64_t first, int64_t last, void* scratch) {
-  each_item(static_cast<float*>(nullptr), task, first, last, scratch, [](auto& item) { stored_transposed(item); });
+  each_item_up_to_32_bits(task, first, last, scratch, [](auto& item) { stored_transposed(item); });
 }
 
 void table_stored_backward(const PairTask& task, int64_t first, int64_t last, void* scratch) {
-  each_item(static_cast<float*>(nullptr), task, first, last, scratch, [](auto& item) { stored_backward(item); });
+  each_item_up_to_32_bits(task, first, last, scratch, [](auto& item) { stored_backward(item); });
 }
 
 template <class T>

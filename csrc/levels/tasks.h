@@ -26,7 +26,7 @@ struct RotationTable {
 
 // All pairs of a long and a short row: their kernel, its product with values, or the gradients of either.
 struct PairTask {
-  Type type, short_type;  // Of the long side and of kernel matrices; of the short side (the same, or float32).
+  Type type, short_type;  // Of the long side; of the short side and of kernel matrices (the same, or float32).
   int64_t batch, longs, shorts, width, value_width;
   double scale;
   // The long side is cut into `splits` ranges of `split_rows`, from the shape alone and never from the number of

@@ -213,8 +213,9 @@ void multiply_stored(const AttentionSettings& settings, const RowPairs& pairs, c
   run(settings.level, settings.level.stored_forward, task);
 }
 
-// The same in training, whitened by the variance of the kernel itself: the result, that variance, and what the gradient
-// needs.
+// The same in training, whitened by the variance of the kernel itself: the result, in the dtype of the tokens, that
+// variance, and what the gradient needs. The kernel is kept in float32: the whitening divides by the deviations of its
+// columns, of which 16 bits would leave little.
 std::tuple<Tensor, Tensor, std::vector<Tensor>> attention_forward(
     Tensor given_q, Tensor given_k, Tensor given_v, std::optional<Tensor> mask, std::optional<Tensor> gains,
     std::vector<Tensor> rotations, std::vector<int64_t> sizes, std::vector<double> numbers, int64_t level) {
@@ -223,13 +224,13 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> attention_forward(
   const Tensor& q = tokens.q;
   const int64_t batch = q.size(0), heads = q.size(1), m = settings.landmarks(), d = q.size(3);
   Solution solution = solve(settings, tokens.given_k, tokens.given_v, tokens.k, tokens.v);
-  const Tensor kernel = new_empty(q, {batch, heads, settings.tokens(), m});
+  const Tensor kernel = empty_floats(q, {batch, heads, settings.tokens(), m});
   const RowPairs pairs = settings.with_landmarks(q, solution.landmarks);
   write_kernel(pairs, kernel, settings.level);
-  const Tensor mean = new_empty(q, {heads, m}), variance = new_empty(q, {heads, m}), none = new_empty(q, {0});
+  const Tensor mean = empty_floats(q, {heads, m}), variance = empty_floats(q, {heads, m}), none = empty_floats(q, {0});
   write_variance(kernel, mean, variance, settings.level, settings.layout().mask);
   const std::vector<float> factors = whitening_factors(variance, settings.variance_eps);
-  const Tensor values = settings.solves() ? new_empty(q, {batch, heads, m, d}) : none;
+  const Tensor values = settings.solves() ? empty_floats(q, {batch, heads, m, d}) : none;
   const Folded folded = fold(settings, solution, factors, settings.solves() ? floats(values) : nullptr);
   const Tensor out = settings.mask ? empty_as(q) : empty_result(q);
   multiply_stored(settings, pairs, kernel, folded, out);
@@ -237,8 +238,8 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> attention_forward(
     solution.summed = none;
     if (!settings.token_rotation) solution.landmarks = none;
   }
-  return {settings.mask ? settings.mask->unpack(out, {}, true, settings.level) : out, variance,
-          SavedAttention{mean, kernel, solution, values, folded.folded}.list()};
+  return {settings.mask ? to(settings.mask->unpack(out, {}, true, settings.level), given_q.scalar_type()) : out,
+          variance, SavedAttention{mean, kernel, solution, values, folded.folded}.list()};
 }
 
 }  // namespace

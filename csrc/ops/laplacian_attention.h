@@ -1,8 +1,9 @@
 // The global branch of the attention in one call for evaluation, and in one per direction for training: for small
 // images the calls of its parts take as long as their work. With Km the landmarks, which are the pooled keys, it is
 //   mean(L) + k(Q, Km) F        L = (m/N) inv(k(Km, Km) + eps I) k(Km, K) V        F: L whitened, see kernels/fold.h
-// Everything but the tokens is float32; in training the tokens are, too. With a mask, the tokens that count are first
-// packed one after the other, so that everything else runs on as many rows as there are.
+// Everything but the tokens and their gradients is float32; these may be bfloat16 or float16, and are widened as they
+// are read. With a mask, the tokens that count are first packed one after the other, in float32, so that everything
+// else runs on as many rows as there are.
 #pragma once
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -21,6 +22,14 @@ namespace {
 // sum += term, both dense and small.
 void accumulate(const Tensor& term, const Tensor& sum) {
   for (int64_t i = 0; i < sum.numel(); ++i) floats(sum)[i] += floats(term)[i];
+}
+
+// Whatever stored the tokens between the passes may have changed them.
+const Tensor& saved_tokens(const Tensor& tokens, const Tensor& grad) {
+  if (type_of(tokens) != type_of(grad) || type_of(grad) == Type::float64)
+    throw std::invalid_argument(
+        "what is kept for the gradient must stay as it was: tokens in the dtype of the result, all else float32");
+  return tokens;
 }
 
 // The numbers of each image, one image after the other -> their sums.
@@ -46,7 +55,10 @@ struct Forward {
   int64_t heads() const { return q.size(1); }
   int64_t matrices() const { return batch() * heads(); }
   int64_t width() const { return q.size(3); }
-  Tensor empty(int64_t rows, int64_t columns) const { return new_empty(q, {batch(), heads(), rows, columns}); }
+  Tensor zeros(int64_t rows) const {
+    return new_zeros(q, {batch(), heads(), rows, width()}, torch::headeronly::ScalarType::Float);
+  }
+  Tensor empty(int64_t rows, int64_t columns) const { return empty_floats(q, {batch(), heads(), rows, columns}); }
 };
 
 // The gradients of F, and of the mean that is added to each row: (batch * heads, mean_stride).
@@ -66,8 +78,8 @@ ProductGradients product_backward(const Forward& f, const Level& level, PairTask
   ProductGradients out{f.empty(f.settings.landmarks(), d), std::vector<float>(f.matrices() * stride), stride};
   sums.add_up(out.d_folded);
   for (int64_t i = 0; i < f.matrices(); ++i)
-    level.add_rows(task.type, static_cast<float*>(totals.get()) + i * task.splits * stride, stride, task.splits, stride,
-                   out.d_mean.data() + i * stride);
+    level.add_rows(Type::float32, static_cast<float*>(totals.get()) + i * task.splits * stride, stride, task.splits,
+                   stride, out.d_mean.data() + i * stride);
   return out;
 }
 
@@ -123,7 +135,7 @@ std::tuple<Tensor, Tensor> kernel_backward(const Forward& f, const Level& level,
     slopes[i] = -factor * factor * factor * d_factors[i % columns] / rows[i % m];
     means[i] = floats(f.saved.mean)[i % columns];
   }
-  const Tensor dq = f.empty(f.settings.tokens(), d), d_landmarks = f.empty(m, d);
+  const Tensor dq = empty_as(f.q), d_landmarks = f.empty(m, d);
   const PartialSums sums(level, task, task.width);
   task.short_values = views(f.saved.folded);
   task.long_out = views(dq);
@@ -146,7 +158,7 @@ void add_landmark_gradient(const AttentionSettings& settings, const Tensor& d_la
 // values themselves. Their part is returned, and left out of `d_summed`.
 Tensor take_exact(const Forward& f, const Tensor& d_summed) {
   const int64_t numbers = f.settings.landmarks() * f.width();
-  const Tensor exact = new_zeros(f.q, {f.batch(), f.heads(), f.settings.landmarks(), f.width()});
+  const Tensor exact = f.zeros(f.settings.landmarks());
   for (int64_t i = 0; i < f.matrices(); ++i) {
     if (f.settings.solves(i / f.heads())) continue;
     std::copy_n(floats(d_summed) + i * numbers, numbers, floats(exact) + i * numbers);
@@ -155,17 +167,30 @@ Tensor take_exact(const Forward& f, const Tensor& d_summed) {
   return exact;
 }
 
+// The gradients of keys and values in 16 bits, from those of the summed values and of the landmarks without this part.
+std::tuple<Tensor, Tensor> product_backward_in_16_bits(const Forward& f, const Tensor& d_summed, const RowPairs& pairs,
+                                                       const Tensor& d_landmarks) {
+  const int64_t m = f.settings.landmarks(), d = f.width();
+  Tensor of_matrices = view(d_landmarks, {f.matrices(), m, d});
+  const auto finish = [&](int64_t first, const Tensor& dm, const Tensor& dk) {
+    const int64_t count = dm.size(0);
+    const Tensor sum = view(narrow(of_matrices, 0, first, count), {1, count, m, d});
+    accumulate(dm, sum);
+    add_landmark_gradient(f.settings, sum, view(dk, {1, count, dk.size(1), d}));
+  };
+  return product_gradients_in_16_bits(d_summed, pairs, f.v, finish, f.settings.level);
+}
+
 // The gradients of keys and values, through the solution and the landmarks.
 std::tuple<Tensor, Tensor> solve_backward(const Forward& f, const FoldGradients& grads, const Tensor& d_landmarks) {
   const AttentionSettings& settings = f.settings;
   const auto& [landmarks, w, inverse, summed] = f.saved.solution;
   const int64_t m = settings.landmarks();
-  const auto zeros = [&] { return new_zeros(f.q, {f.batch(), f.heads(), settings.tokens(), f.width()}); };
   if (!settings.solves()) {
-    const Tensor dk = zeros();
+    const Tensor dk = f.zeros(settings.tokens());
     add_landmark_gradient(settings, d_landmarks, dk);
     if (!settings.mask) return {dk, grads.d_summed};
-    const Tensor dv = zeros();
+    const Tensor dv = f.zeros(settings.tokens());
     add_pool_gradient(settings.layout(), grads.d_summed, dv, settings.level);
     return {dk, dv};
   }
@@ -173,10 +198,12 @@ std::tuple<Tensor, Tensor> solve_backward(const Forward& f, const FoldGradients&
   write_inverse_gradient(grads.d_inverse, w, {settings.iterations, settings.eps, true, true}, dw, settings.level);
   set_absent(settings, dw, 0.0f);
   const auto [dx, dy] = kernel_gradients(dw, {landmarks, landmarks, {}, settings.scale}, w, settings.level);
+  for (const Tensor& part : {dx, dy}) accumulate(part, d_landmarks);
   const Tensor exact = settings.mask ? take_exact(f, grads.d_summed) : grads.d_summed;
   const RowPairs pairs{landmarks, f.k, settings.long_rotation(), settings.scale, settings.counts()};
+  if (type_of(f.k) != Type::float32) return product_backward_in_16_bits(f, grads.d_summed, pairs, d_landmarks);
   auto [dm, dk, dv] = product_gradients(grads.d_summed, pairs, f.v, settings.level);
-  for (const Tensor& part : {dx, dy, dm}) accumulate(part, d_landmarks);
+  accumulate(dm, d_landmarks);
   if (settings.mask) {
     dk = settings.mask->unpack(dk, settings.token_rotation, false, settings.level);
     dv = settings.mask->unpack(dv, {}, false, settings.level);
@@ -196,8 +223,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(Tensor given_grad,
   if (gains) gains = restored(*gains);
   for (Tensor& table : rotations) table = restored(table);
   const AttentionSettings settings(given_q, mask, gains, rotations, sizes, numbers, level_number);
-  const PackedTokens tokens(settings, dense(saved_float32(given_q)), dense(saved_float32(given_k)),
-                            dense(saved_float32(given_v)));
+  const PackedTokens tokens(settings, dense(saved_tokens(given_q, given_grad)),
+                            dense(saved_tokens(given_k, given_grad)), dense(saved_tokens(given_v, given_grad)));
   const Tensor variance = restored(given_variance);
   const Tensor grad = settings.mask ? settings.mask->pack(dense(given_grad), {}, settings.level) : dense(given_grad);
   Forward f{settings,
@@ -208,8 +235,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(Tensor given_grad,
             SavedAttention::from(saved),
             whitening_factors(variance, settings.variance_eps)};
   Solution& solution = f.saved.solution;
-  if (solution.landmarks.numel() == 0) solution.landmarks = tokens.k;
-  if (!settings.solves() && !settings.mask) solution.summed = tokens.v;
+  constexpr auto kFloat32 = torch::headeronly::ScalarType::Float;
+  if (solution.landmarks.numel() == 0) solution.landmarks = to(tokens.k, kFloat32);
+  if (!settings.solves() && !settings.mask) solution.summed = to(tokens.v, kFloat32);
 
   Views views;
   PairTask task = make_task(settings.level, settings.with_landmarks(f.q, solution.landmarks), f.width(), views);
@@ -222,9 +250,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(Tensor given_grad,
   const auto [dk, dv] = solve_backward(f, folds, d_landmarks);
 
   const std::vector<float> d_gain = sum_over_images(folds.d_gain, f.batch());
-  const Tensor d_gains = new_empty(f.q, {f.heads()});
+  const Tensor d_gains = empty_floats(f.q, {f.heads()});
   std::copy(d_gain.begin(), d_gain.end(), floats(d_gains));
-  return {dq, dk, dv, d_gains};
+  const auto type = given_q.scalar_type();
+  return {to(dq, type), to(dk, type), to(dv, type), d_gains};
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ int64_t split_alike(const Level& level, PairTask& task) {
 PairTask matrices_of(const PairTask& task, int64_t first, int64_t count) {
   PairTask part = task;
   part.batch = count;
-  for (Rows* rows : {&part.longs_in, &part.shorts_in, &part.long_values})
+  for (Rows* rows : {&part.longs_in, &part.shorts_in, &part.long_values, &part.short_values, &part.long_value_out})
     if (rows->offsets) rows->offsets += first;
   if (part.counts) part.counts += first;
   return part;

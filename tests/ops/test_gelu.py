@@ -43,11 +43,46 @@ def test_gradients_are_right_to_a_few_roundings_at_every_magnitude(level: str) -
     assert (error <= 10 * 2.0**-24 * expected.abs())[below].all()
 
 
-def test_special_numbers(level: str) -> None:
-    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 0.0, -0.0])
-    expected = F.gelu(x.double()).float()
+def test_bfloat16_is_the_exact_value_rounded(level: str) -> None:
+    """For every number of bfloat16, but for a twentieth of a rounding; values and gradients."""
+    x = torch.arange(-(2**15), 2**15).short().view(torch.bfloat16)
+    x = x[x.isfinite()].clone().requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    out, expected = ops.gelu(x, backend="cpu"), exact(wide)
+    (slope,), (exact_slope,) = (torch.autograd.grad(y.sum(), x) for y, x in ((out, x), (expected, wide)))
+    rounding = torch.finfo(torch.bfloat16).eps / 2
+    assert ((out - expected).abs() <= rounding * expected.abs() + SMALLEST).all()
+    scale = exact_slope.abs().where(x < -1, exact_slope.abs().clamp(min=0.5))
+    # 8 more: where results may be 0 because exp(-x^2 / 2) is
+    assert ((slope - exact_slope).abs() <= 1.05 * rounding * scale + 8 * SMALLEST).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_is_beside_a_number_does_not_change_its_bits(dtype: torch.dtype, level: str) -> None:
+    """Numbers below -5 are computed in another way than the others."""
+    x = torch.linspace(-8, 8, 1003).to(dtype)
+    mixed = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    results = []
+    for given in (x, x[mixed]):
+        given = given.clone().requires_grad_()
+        out = ops.gelu(given, backend="cpu")
+        results.append([out.detach(), *torch.autograd.grad(out, given, torch.ones_like(given))])
+    for straight, shuffled in zip(*results, strict=True):
+        assert torch.equal(straight[mixed], shuffled)
+    alone = torch.stack([ops.gelu(number, backend="cpu") for number in x[::17]])
+    assert torch.equal(alone, results[0][0][::17])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_special_numbers(dtype: torch.dtype, level: str) -> None:
+    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 0.0, -0.0]).to(dtype)
+    expected = F.gelu(x.double()).to(dtype)
     torch.testing.assert_close(ops.gelu(x, backend="cpu"), expected, rtol=0, atol=0, equal_nan=True)
     assert ops.gelu(x, backend="cpu")[-1].signbit()
+    slopes = torch.func.vmap(torch.func.grad(F.gelu))(x[[0, 3, 4, 5, 6]].double()).to(dtype)  # it has NaN for infinity
+    given = x[[0, 3, 4, 5, 6]].requires_grad_()
+    found = torch.autograd.grad(ops.gelu(given, backend="cpu").sum(), given)[0]
+    torch.testing.assert_close(found, slopes, rtol=0, atol=0, equal_nan=True)
 
 
 @pairwise({"backend": BACKENDS, "shape": SHAPES, "dtype": DTYPES}, indirect=["backend"])
@@ -77,7 +112,7 @@ def test_memory_layout_changes_neither_bits_nor_order(dtype):
 
 
 def test_same_bits_for_every_number_of_threads() -> None:
-    x, threads = torch.randn(100_003), torch.get_num_threads()
+    x, threads = 3 * torch.randn(100_003), torch.get_num_threads()
     expected = ops.gelu(x)
     try:
         for count in (1, 2, 3, 5):

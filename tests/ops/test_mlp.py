@@ -147,6 +147,34 @@ def test_blocks_in_half_precision_round_as_the_composition_does(
     torch.testing.assert_close(out, expected, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.usefixtures("poisoned_memory")
+def test_gradients_under_autocast_are_those_of_the_composition(dtype: torch.dtype) -> None:
+    given = parts((2, 37), 16, 40, 16)
+    grad = torch.randn(2, 37, 16)
+    found = []
+    for mlp in (ops.mlp, reference.mlp):
+        with torch.autocast("cpu", dtype):
+            out = mlp(*given)
+        found.append([out, *torch.autograd.grad(out, given, grad.to(dtype))])
+    assert [one.dtype for one in found[0]] == [dtype, *[torch.float32] * 5]
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_derivatives_of_gradients_under_autocast_are_those_of_the_composition() -> None:
+    given = parts((9,), 4, 12, 4)
+
+    def second(mlp):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = mlp(*given)
+        slopes = torch.autograd.grad(out.float().square().sum(), given, create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), given, materialize_grads=True)
+
+    for one, other in zip(second(ops.mlp), second(reference.mlp), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * other.abs().max().item())
+
+
 @pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
 def test_in_half_precision_hidden_numbers_are_not_stored() -> None:
     rows, width = 160_000, 128
@@ -164,6 +192,20 @@ def test_hidden_numbers_are_stored_only_for_a_gradient_and_then_once() -> None:
     with torch.no_grad():
         assert peak_bytes(lambda: ops.mlp(*given)) < 2 * small + hidden / 4
     assert peak_bytes(lambda: ops.mlp(*given).sum().backward()) < 1.25 * hidden + 6 * small
+
+
+@pytest.mark.skipif(ops.backends()["cpu"] is not None, reason=str(ops.backends()["cpu"]))
+def test_in_half_precision_the_numbers_kept_for_the_gradient_are_the_hidden_ones_once() -> None:
+    rows, width = 40_000, 128
+    given, kept = parts((rows,), 8, width, 8), []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        ops.mlp(*given)
+    assert sum(tensor.nbytes for tensor in kept) < 1.25 * 2 * rows * width
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

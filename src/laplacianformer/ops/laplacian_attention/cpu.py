@@ -1,8 +1,8 @@
 """The attention in one call of the C++ extension, and its gradient in another: on small images, calls cost more than
 the work in them.
 
-Numbers are float32; without gradients tokens may also be bfloat16 or float16, which is what autocast makes of them,
-and are widened as they are read.
+Numbers are float32. Tokens and their gradients may also be bfloat16 or float16, which is what autocast makes of them,
+and are widened as they are read. For the gradient, tokens are kept as they are given, and the kernel in float32.
 """
 
 import math
@@ -50,8 +50,7 @@ def attention(
     """As `reference.attention`, in the dtype of the tokens, with the layout of (B, N, heads, d)."""
     if isinstance(variance, str):
         learned = gain if isinstance(gain, Tensor) else None
-        tokens = (q.float(), k.float(), v.float())
-        return _Attention.apply(*tokens, learned, gain, settings, backend)
+        return _Attention.apply(q, k, v, learned, gain, settings, backend)
     if variance is not None:
         variance = variance.float().contiguous()
     out: Tensor = torch.ops.laplacianformer_cpu.attention_evaluate(
@@ -103,7 +102,8 @@ def _gradients_by_ops(
     """The gradients of queries, keys, values and gain by the composition, which everyone can observe."""
 
     def composition(q: Tensor, k: Tensor, v: Tensor, learned: Tensor | None) -> Tensor:
-        return reference.attention(q, k, v, gain if learned is None else learned, "batch", settings, backend)[0]
+        gains = gain if learned is None else learned
+        return reference.attention(q, k, v, gains, "batch", settings, backend)[0].to(grad.dtype)
 
     return gradients_by(composition, inputs, grad)
 

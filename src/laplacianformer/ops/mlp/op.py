@@ -27,7 +27,7 @@ def mlp(
 
     Returns:
         (..., out). O(N width (d + out)) time. On CPUs, memory for the hidden numbers only where a gradient is needed,
-        and in float32 then once.
+        and then once.
     """
     tensors = x, weight1, bias1, weight2, bias2
     check.floating("mlp", x=x, weight1=weight1, bias1=bias1, weight2=weight2, bias2=bias2)
