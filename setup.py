@@ -24,6 +24,8 @@ FAILURE = "build_failure.txt"
 OLDEST_TORCH = 0x020A000000000000
 # Hidden symbols, as torch's stable headers have them: nothing is called from outside but what is registered.
 COMPILE = ["-O3", "-std=c++17", "-fvisibility=hidden", f"-DTORCH_TARGET_VERSION={OLDEST_TORCH:#018x}"]
+if "-g" not in os.environ.get("CFLAGS", "").split():
+    COMPILE.append("-g0")  # Python's own flags may ask for debug information, ten times the size of the code.
 FOLDER = Path(__file__).parent.resolve() / "csrc"
 LEVELS, OPS, ONNX = (sorted(glob(f"csrc/{folder}/*.cpp")) for folder in ("levels", "ops", "onnx"))
 # Of the library for onnxruntime, which holds no torch: ops/ find in csrc/onnx/stand_in what they use of it. What is
