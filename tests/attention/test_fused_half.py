@@ -1,4 +1,4 @@
-"""The attention in training on bfloat16 and float16 tokens, read and written as they are: as exact as the composition."""
+"""The attention in training on bfloat16 and float16 tokens, which are read and written as they are: rounded once."""
 
 import copy
 from collections.abc import Callable
@@ -41,9 +41,11 @@ def step(
 
 
 def assert_rounds_once(found: Numbers, exact: Numbers, dtype: torch.dtype) -> None:
-    """Tokens and their gradients are off by one rounding of their dtype, the rest by those of float32. Where features of
-    a query and of a landmark nearly agree, rounding in float32 may turn the sign in a gradient: few numbers are far off
-    then."""
+    """Tokens and their gradients are off by one rounding of their dtype, the rest by those of float32.
+
+    Where features of a query and of a landmark nearly agree, rounding in float32 may turn the sign in a gradient: few
+    numbers are far off then.
+    """
     for name, expected in exact.items():
         tokens = name not in ("variance", "gain")
         assert found[name].dtype == (dtype if tokens else torch.float32), name
