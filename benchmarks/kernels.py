@@ -8,9 +8,13 @@ This is the benchmark of a release. The paper's figure of run time against size,
 pip install scikit-learn pykeops.
 
 All methods of one line are timed in interleaved rounds of one run and compared by ratios: times of different runs on
-shared machines can't be compared. The limit is a register-only loop of subtract, absolute value and add, with the same
-instruction set and threads, timed in the same rounds. It exists in two forms, with a plain subtraction and with a fused
-multiply-subtract (faster where multiply-add has units of its own); `fraction_of_limit` refers to the faster one,
+shared machines can't be compared. The limit is a register-only loop with the same instruction set and threads, timed in
+the same rounds. Of distances: subtract, absolute value and add. Of their gradient: compare, and where the comparison
+holds add the weight of the pair to two sums; three instructions with AVX-512 and four elsewhere, the least that we know
+of, and without a test for equal numbers, whose gradient is 0. The forward pass is compared with the first, the backward
+pass (ours, alone) with the second, both passes with their sum; what a product does beside, with values and with
+distances that are computed again, is in no limit. Each loop exists in two forms, a plain one and one with some
+multiply-adds (faster where these have units of their own); `fraction_of_limit` refers to the faster one,
 `fraction_of_plain_limit` to the plain one. Ratios are medians of the ratios of each round, and (`_fastest`, in
 brackets) ratios of the fastest times, which other load on the machine disturbs less. Freed memory is kept, so that no
 method pays for requesting it from the operating system. On GPUs no limit is measured.
@@ -48,6 +52,9 @@ PHASES: dict[str, Callable[[Callable[..., Any], list[Tensor]], Call]] = {
     "forward": rivals.forward,
     "forward_backward": rivals.forward_backward,
 }
+# Of which limits that of a phase is the sum.
+LIMITS = {"forward": ("distance",), "backward": ("gradient",), "forward_backward": ("distance", "gradient")}
+FORMS = ("plain", "fused")
 
 
 def main() -> None:
@@ -97,11 +104,23 @@ def measure(case: dict[str, int], what: str, seconds: float, device: str, *, aga
     methods = methods_of(what, device) if against_rivals else {"ours": ours(what, device)}
     inputs = inputs_of(case, what, device)
     rows: list[Row] = []
-    for phase, make in PHASES.items():
-        calls = {name: make(f, inputs) for name, f in methods.items() if phase == "forward" or name != "sklearn"}
-        timed = interleaved(calls | limits(device), seconds, device=device)
+    for phase, make in (PHASES | {"backward": backward}).items():
+        calls = {name: make(f, inputs) for name, f in methods.items() if measured(name, phase)}
+        timed = interleaved(calls | limits(phase, device), seconds, device=device)
         rows += rows_of(labels_of(case, what, phase, growth=False), timed, math.prod(case.values()))
     return rows
+
+
+def measured(method: str, phase: str) -> bool:
+    return {"ours": True, "sklearn": phase == "forward"}.get(method, phase != "backward")
+
+
+def backward(function: Callable[..., Tensor], inputs: list[Tensor]) -> Call:
+    """The backward pass alone, again and again."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    out = function(*leaves)
+    gradient = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, leaves, gradient, retain_graph=True)
 
 
 def measure_growth(what: str, seconds: float, device: str) -> Iterator[list[Row]]:
@@ -110,11 +129,11 @@ def measure_growth(what: str, seconds: float, device: str) -> Iterator[list[Row]
     found: dict[int, list[Row]] = {n: [] for n in LENGTHS}
     for phase, make in PHASES.items():
         calls = {str(case["n"]): make(ours(what, device), inputs_of(case, what, device)) for case in cases}
-        timed = interleaved(calls | limits(device), seconds, device=device)
+        timed = interleaved(calls | limits(phase, device), seconds, device=device)
         ratio = quotient(timed["each"], str(LENGTHS[-1]), str(BASE["n"]))
         slope = math.log(ratio) / math.log(LENGTHS[-1] / BASE["n"])
         for case in cases:
-            names = {str(case["n"]): "ours"} | {name: name for name in limits(device)}
+            names = {str(case["n"]): "ours"} | {name: name for name in limits(phase, device)}
             own = {key: {new: timed[key][old] for old, new in names.items()} for key in ("times", "each")}
             own["cpu_over_wall"] = timed["cpu_over_wall"]
             labels = labels_of(case, what, phase, growth=True)
@@ -136,9 +155,12 @@ def rows_of(labels: Row, timed: dict[str, Any], elements: int) -> list[Row]:
         row = labels | {"method": name} | own | {"cpu_over_wall": timed["cpu_over_wall"]}
         if name in LABELS:
             row |= {"over_ours": over_ours[name], "over_ours_fastest": fastest[name]}
-        elif name == "ours" and "limit_plain" in times:
+        elif name == "ours" and any(other.startswith("limit") for other in times):
             for suffix, ratios in (("", over_ours), ("_fastest", fastest)):
-                plain, fused = (ratios[limit] / peak_elements() * elements for limit in ("limit_plain", "limit_fused"))
+                plain, fused = (
+                    sum(ratios[f"limit_{of}_{form}"] / peak_elements(of) for of in LIMITS[labels["phase"]]) * elements
+                    for form in FORMS
+                )
                 row |= {f"fraction_of_limit{suffix}": min(plain, fused), f"fraction_of_plain_limit{suffix}": plain}
         rows.append(row)
     return rows
@@ -169,15 +191,19 @@ def inputs_of(case: dict[str, int], what: str, device: str) -> list[Tensor]:
     return [x, y] if what == "kernel" else [x, y, torch.randn(case["batch"], y.shape[1], 32, device=device)]
 
 
-def limits(device: str) -> dict[str, Call]:
+def limits(phase: str, device: str) -> dict[str, Call]:
     if device != "cpu":
         return {}
     peak, level = torch.ops.laplacianformer_cpu.peak, cpu_extension.level()
-    return {"limit_plain": partial(peak, ROUNDS, False, level), "limit_fused": partial(peak, ROUNDS, True, level)}
+    return {
+        f"limit_{of}_{form}": partial(peak, ROUNDS, of == "gradient", form == "fused", level)
+        for of in LIMITS[phase]
+        for form in FORMS
+    }
 
 
-def peak_elements() -> int:
-    elements: int = torch.ops.laplacianformer_cpu.peak(1, False, cpu_extension.level())
+def peak_elements(of: str) -> int:
+    elements: int = torch.ops.laplacianformer_cpu.peak(1, of == "gradient", False, cpu_extension.level())
     return elements * ROUNDS
 
 

@@ -6,6 +6,7 @@
 
 #include "kernels/basics.h"
 #include "kernels/panel.h"
+#include "kernels/simd.h"
 #include "levels/tasks.h"
 
 namespace laplacianformer {
@@ -17,8 +18,8 @@ constexpr int64_t kChunk = 64;
 template <class R>
 struct Buffers {
   size_t bytes = 0;
-  R *longs, *rows, *d_rows, *zeros, *long_values, *weights, *products, *long_rows, *shorts, *d_shorts, *short_panel;
-  R *short_rows, *short_columns, *start, *outputs, *long_half_sums, *short_half_sums;
+  R *longs, *rows, *d_rows, *zeros, *long_values, *weights, *products, *long_rows, *shorts, *spread_shorts;
+  R *d_shorts, *short_panel, *short_rows, *short_columns, *start, *outputs, *long_half_sums, *short_half_sums;
 
   // With a null base, only `bytes` is meaningful.
   INLINE Buffers(const PairTask& task, void* base) {
@@ -32,6 +33,7 @@ struct Buffers {
     products = take(base, panel_size<R>(kChunk));
     long_rows = take(base, kBlock * values);
     shorts = take(base, kChunk * wide);
+    spread_shorts = take(base, kHasSignApart<R> ? kChunk * wide : 0);
     d_shorts = take(base, kChunk * wide);
     short_panel = take(base, panel_size<R>(task.width));
     short_rows = take(base, kChunk * values);

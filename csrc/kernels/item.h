@@ -40,6 +40,7 @@ struct Item {
   Exponential<R> exponential;
   // For the second form of the distance: whether either side allows it, and the bound on its rows.
   bool longs_within = false, shorts_within = false;
+  bool shorts_spread = false;  // Whether the buffer of spread short rows holds those of this chunk: see sign_sums.h.
   const R bound;
   Prefetcher prefetcher;
 

@@ -40,7 +40,11 @@ inline void add_gradient(Item<T>& item, const Stored<Accumulation<T>, Accumulati
                      : add_to(buffers.d_rows, wide);
   if (s == 0) sums = {buffers.zeros, 0, sums.to, sums.row};
   clear(buffers.d_shorts, count * wide);
-  sign_sums<R>(rows, lanes, weights, {buffers.shorts, wide, count}, sums, buffers.d_shorts, item.prefetcher);
+  if constexpr (kHasSignApart<R>) {
+    if (item.new_shorts) item.shorts_spread = spread(buffers.shorts, count * wide, buffers.spread_shorts);
+  }
+  const SignShorts<R> shorts{{buffers.shorts, wide, count}, item.shorts_spread ? buffers.spread_shorts : nullptr};
+  sign_sums<R>(rows, lanes, weights, shorts, sums, buffers.d_shorts, item.prefetcher);
   R* total = item.short_sums + s * wide;
   for (int64_t k = 0; k < count * wide; k += kWidth<R>) store(total + k, load(total + k) - load(buffers.d_shorts + k));
 }

@@ -82,7 +82,7 @@ inline void kernel_backward(Item<T>& item) {
     const auto rows = item.read_rows(row, lanes);
     item.chunks([&](int64_t s, int64_t count) {
       const auto weights = read_weights(item, row, lanes, s, count);
-      const int64_t steps = sign_steps(lanes, item.wide);
+      const int64_t steps = sign_steps<Accumulation<T>>(lanes, item.wide);
       const Block block{item.matrix, row, lanes};
       item.prefetcher.clear();
       if (s == 0) {

@@ -97,7 +97,7 @@ inline void stored_backward(Item<T>& item) {
     const Stored<float, float> rows = item.read_rows(row, lanes);
     item.copy_long_values(row, lanes);
     item.chunks([&](int64_t s, int64_t count) {
-      const int64_t columns = padded<float>(count), steps = sign_steps(lanes, item.wide);
+      const int64_t columns = padded<float>(count), steps = sign_steps<float>(lanes, item.wide);
       if (item.new_shorts) transpose_short_values(item, count, columns);
       product(Left<float>{buffers.long_rows, item.values, 1, task.value_width, 0}, lanes, task.value_width,
               buffers.short_columns, columns, Sums<float>{buffers.zeros, 0, buffers.products, columns});

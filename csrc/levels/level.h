@@ -44,7 +44,7 @@ struct Level {
 
   void (*rotate)(const RotateTask&, int64_t begin, int64_t end);  // Rows begin to end - 1 of all matrices.
   void (*gelu)(const GeluTask&, int64_t begin, int64_t end);      // Numbers begin to end - 1; whole rows with a bias.
-  int64_t (*peak)(int64_t rounds, bool fused, double* result);
+  int64_t (*peak)(int64_t rounds, bool gradient, bool fused, double* result);
 };
 
 extern const Level level_baseline;

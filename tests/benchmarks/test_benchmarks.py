@@ -14,19 +14,23 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 COMPUTED = {
     "ratios of kernels are over ours and the limit counts elements": """
 import kernels
-kernels.peak_elements = lambda: 1000
+kernels.peak_elements = {"distance": 1000, "gradient": 500}.get
 seconds = {"ours": [2.0, 4.0, 4.0], "cdist": [6.0, 8.0, 16.0]}
-seconds |= {"limit_plain": [1.0, 2.0, 2.0], "limit_fused": [0.5, 1.0, 1.0]}
+seconds |= {"limit_distance_plain": [1.0, 2.0, 2.0], "limit_distance_fused": [0.5, 1.0, 1.0]}
+seconds |= {"limit_gradient_plain": [0.1, 0.2, 0.2], "limit_gradient_fused": [0.2, 0.4, 0.4]}
 times = {name: {"median_ms": 1e3 * sorted(t)[1], "fastest_ms": 1e3 * min(t)} for name, t in seconds.items()}
-rows = {
-    row["method"]: row
-    for row in kernels.rows_of({"what": "kernel"}, {"times": times, "each": seconds, "cpu_over_wall": 1.0}, 1600)
-}
+timed = {"times": times, "each": seconds, "cpu_over_wall": 1.0}
+rows = {row["method"]: row for row in kernels.rows_of({"what": "kernel", "phase": "forward"}, timed, 1600)}
 assert rows["cdist"]["over_ours"] == 3.0
 assert rows["cdist"]["over_ours_fastest"] == 3.0
-assert "over_ours" not in rows["limit_plain"] and "fraction_of_limit" not in rows["cdist"]
+assert "over_ours" not in rows["limit_distance_plain"] and "fraction_of_limit" not in rows["cdist"]
 assert abs(rows["ours"]["fraction_of_plain_limit"] - 0.8) < 1e-12
 assert abs(rows["ours"]["fraction_of_limit"] - 0.4) < 1e-12
+for phase, plain, limit in (("backward", 0.16, 0.16), ("forward_backward", 0.96, 0.72)):
+    rows = kernels.rows_of({"what": "kernel", "phase": phase}, timed, 1600)
+    assert abs(rows[0]["fraction_of_plain_limit"] - plain) < 1e-12
+    assert abs(rows[0]["fraction_of_limit"] - limit) < 1e-12
+rows = {row["method"]: row for row in kernels.rows_of({"what": "kernel", "phase": "forward"}, timed, 1600)}
 assert rows["ours"]["what"] == "kernel"
 """,
     "a detector that doesn't see its padding has other features": """

@@ -126,6 +126,53 @@ def test_ties_have_no_gradient(level: str, dtype: torch.dtype, width: int) -> No
     compare("laplacian_matmul", [x, x[:50].clone(), inputs((50, 7), dtype=dtype)[0]], TOLERANCE[dtype])
 
 
+# Zeros, subnormal numbers, neighbours of the powers of 2 where another form of the sign begins, and infinity.
+MAGNITUDES = torch.tensor(
+    [
+        *(0.0, 1e-45, 1e-40, 1e-30, 2.0**-73, 2.0**-72 * (1 - 2.0**-24)),
+        *(2.0**-72, 2.0**-72 * (1 + 2.0**-23), 1e-20, 1e-7, 0.3, 0.3 + 2.0**-25, 1.0, 3.0, 2.0**30 * (1 - 2.0**-24)),
+        *(2.0**30, 1e20, 3e38, torch.inf),
+    ]
+)
+
+
+@pytest.mark.parametrize("reach", [(6, 15), (0, 15), (6, 19), (0, 19)], ids=["usual", "tiny", "huge", "all"])
+@pytest.mark.parametrize("sides", ["both", "x", "y"])
+def test_signs_of_all_magnitudes(level: str, reach: tuple[int, int], sides: str) -> None:
+    """The gradient that arrives is chosen, and so is the stored kernel: every sign counts, however far apart."""
+    generator = torch.Generator().manual_seed(0)
+
+    def rows(count: int, first: int, end: int) -> Tensor:
+        usual = torch.cat([MAGNITUDES[:1], MAGNITUDES[first:end]])
+        chosen = usual[torch.randint(len(usual), (count, 33), generator=generator)]
+        return chosen * (torch.randint(2, (count, 33), generator=generator) * 2 - 1)
+
+    x, y = (rows(count, *(reach if sides in ("both", name) else (6, 15))) for count, name in ((37, "x"), (70, "y")))
+    y[y.isinf()] = 1.0  # Infinite rows have no distance from each other.
+    weights = torch.randn(37, 70, generator=generator)
+    backward = torch.ops.laplacianformer_cpu.kernel_backward
+    for long, short, given in ((x, y, weights), (y, x, weights.mT.contiguous())):
+        dx, dy = backward(given, long, short, torch.ones_like(given), None, None, 4.0, LEVELS.index(level))
+        signs = (long[:, None] > short).double() - (long[:, None] < short).double()
+        terms = signs * given.double()[..., None] / -4.0
+        assert_close(dx, terms.sum(1), 5e-7)
+        assert_close(dy, -terms.sum(0), 5e-7)
+
+
+def test_both_forms_of_the_sign_give_the_same_bits(level: str) -> None:
+    """A tiny number among the rows, on the same side of all others as 0 is, changes no sign: only the form may."""
+    x, y = inputs((150, 32), (49, 32))
+    x[x == 0] = 1.0
+    grad = inputs((150, 49))[0]
+    results = []
+    for tiny in (0.0, 1e-40):
+        y[3, 5] = tiny
+        leaves = [x.clone().requires_grad_(), y.clone().requires_grad_()]
+        results.append(torch.autograd.grad(ops.laplacian_kernel(*leaves, 4.0, backend="cpu"), leaves, grad))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_special_numbers(level: str, dtype: torch.dtype) -> None:
     x = torch.tensor([[0.0], [1.0], [1e5], [float("inf")], [float("nan")]], dtype=dtype)

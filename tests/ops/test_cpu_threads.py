@@ -43,8 +43,19 @@ def test_same_bits_for_every_number_of_threads(shape: tuple[int, int, int]) -> N
         torch.set_num_threads(threads)
 
 
-# (N, M) of which either is the longer one, and large enough for many ranges of rows.
-LENGTHS = [(49, 3136), (49, 784), (7, 129), (64, 5000), (1, 1000), (300, 2000), (3136, 49), (130, 130)]
+# (N, M) of which either is the longer one, most of them large enough for many ranges of rows.
+LENGTHS = [
+    (49, 3136),
+    (49, 784),
+    (7, 129),
+    (64, 5000),
+    (1, 1000),
+    (300, 2000),
+    (3136, 49),
+    (130, 130),
+    (49, 49),
+    (1, 1),
+]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -52,11 +63,11 @@ LENGTHS = [(49, 3136), (49, 784), (7, 129), (64, 5000), (1, 1000), (300, 2000), 
 def test_a_product_has_the_same_bits_whatever_else_is_in_the_batch(lengths: tuple[int, int], threads: int) -> None:
     generator, before = torch.Generator().manual_seed(0), torch.get_num_threads()
     n, m = lengths
-    x, y, values = (torch.randn(7, 2, rows, 24, generator=generator) for rows in (n, m, m))
+    x, y, values = (torch.randn(64, 2, rows, 24, generator=generator) for rows in (n, m, m))
     torch.set_num_threads(threads)
     try:
         alone = [ops.laplacian_matmul(*(t[i] for t in (x, y, values)), 4.0, backend="cpu") for i in range(7)]
-        for batch in (1, 2, 3, 7):
+        for batch in (1, 2, 3, 7, 64):
             together = ops.laplacian_matmul(*(t[:batch] for t in (x, y, values)), 4.0, backend="cpu")
             assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=False))
     finally:
