@@ -3,8 +3,8 @@
 All hidden numbers together are the largest tensor of a model by far: written to memory and read back, they take as
 long as the products, and the system needs as long to provide the memory. In float32, products are those of
 `ops.linear`; the first bias is added by the GELU. For the gradient, the hidden numbers before the bias are kept, and
-their GELU is computed again. In half precision there are blocks only without a gradient: the products of PyTorch in
-half precision take up to 1.3 times as long in blocks. For the gradient, the hidden numbers are kept once, too.
+their GELU is computed again. In half precision there are blocks only without a gradient: a training step,
+with PyTorch's products, is slower in blocks. For the gradient, the hidden numbers are kept once, too.
 """
 
 from collections.abc import Sequence
