@@ -129,11 +129,13 @@ struct SignShorts {
 // never -0, whose sign bit would count.
 template <class R, int Rows = kSignRows<R>>
 INLINE void sign_rows(int64_t rows, const Stored<R, R>& longs, int64_t features, const Weights<R>& weights,
-                      const SignShorts<R>& shorts, const Sums<R>& d_longs, R* d_shorts) {
+                      const SignShorts<R>& shorts, const Sums<R>& d_longs, R* d_shorts, Prefetcher& prefetcher) {
   if constexpr (Rows > 1) {
-    if (rows < Rows) return sign_rows<R, Rows - 1>(rows, longs, features, weights, shorts, d_longs, d_shorts);
+    if (rows < Rows)
+      return sign_rows<R, Rows - 1>(rows, longs, features, weights, shorts, d_longs, d_shorts, prefetcher);
   }
   for (int64_t k = 0; k < features; k += kWidth<R>) {
+    prefetcher.step();
     Vec<R> x[Rows], d[Rows];
     for (int i = 0; i < Rows; ++i) {
       x[i] = load(longs.data + i * longs.stride + k) + R(0);
@@ -151,10 +153,10 @@ INLINE void sign_rows(int64_t rows, const Stored<R, R>& longs, int64_t features,
   }
 }
 
-// How often the prefetcher steps in a block and a chunk: at least once.
+// How often the prefetcher steps in a block and a chunk: at least once. `width` is that of whole vectors.
 template <class R>
 INLINE int64_t sign_steps(int64_t lanes, int64_t width) {
-  const int64_t steps = (lanes + kSignRows<R> - 1) / kSignRows<R> * ((width + kSignFeatures - 1) / kSignFeatures);
+  const int64_t steps = (lanes + kSignRows<R> - 1) / kSignRows<R> * (width / kWidth<R>);
   return steps > 0 ? steps : 1;
 }
 
@@ -165,11 +167,10 @@ void sign_sums(const Stored<R, R>& longs, int64_t lanes, const Weights<R>& weigh
   const int64_t width = shorts.rows.stride;
   for (int64_t k = 0; k < width; k += kSignFeatures)
     for (int64_t l = 0; l < lanes; l += kSignRows<R>) {
-      prefetcher.step();
       const SignShorts<R> part{{shorts.rows.data + k, width, shorts.rows.count},
                                shorts.spread ? shorts.spread + k : nullptr};
       sign_rows<R>(lanes - l, longs.at(l, k), smaller(kSignFeatures, width - k), weights.at(l), part, d_longs.at(l, k),
-                   d_shorts + k);
+                   d_shorts + k, prefetcher);
     }
 }
 
