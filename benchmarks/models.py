@@ -2,7 +2,7 @@
 
     python benchmarks/models.py attention     one layer against softmax attention, by number of tokens
     python benchmarks/models.py backbones     laplacianformer_tiny against others at 224, 448 and 896 pixels
-    python benchmarks/models.py autocast      inference at 224 pixels, in float32 and under bfloat16 autocast
+    python benchmarks/models.py autocast      at 224 pixels, in float32 and under bfloat16 autocast
     python benchmarks/models.py training      whole steps of training at 224 pixels, batch 16, against pvt_v2_b1
     python benchmarks/models.py resolution    peak memory of laplacianformer_tiny at 400 x 667 and 800 x 1333
 
@@ -87,11 +87,12 @@ def backbones() -> Iterator[Comparison]:
 
 
 def autocast() -> Iterator[Comparison]:
-    builders = {}
-    for name in ("laplacianformer_tiny", "floor", "pvt_v2_b1"):
-        builders[name] = partial(build_model, name, (224, 224), 4, training=False)
-        builders[f"{name}, bfloat16"] = partial(build_autocast, name, (224, 224), 4)
-    yield {"size": 224, "batch": 4}, builders, "floor"
+    for training in (False, True):
+        builders = {}
+        for name in ("laplacianformer_tiny", "floor", "pvt_v2_b1"):
+            builders[name] = partial(build_model, name, (224, 224), 4, training)
+            builders[f"{name}, bfloat16"] = partial(build_autocast, name, (224, 224), 4, training)
+        yield {"size": 224, "batch": 4, "training": training}, builders, "floor"
 
 
 def training() -> Iterator[Comparison]:
@@ -188,8 +189,8 @@ def product_shapes(model: nn.Module, image: Tensor) -> list[tuple[int, int, int]
     return shapes
 
 
-def build_autocast(name: str, size: tuple[int, int], batch: int) -> Call:
-    call = build_model(name, size, batch, training=False)
+def build_autocast(name: str, size: tuple[int, int], batch: int, training: bool) -> Call:
+    call = build_model(name, size, batch, training)
     device = torch.get_default_device().type
 
     def in_bfloat16() -> object:

@@ -106,8 +106,10 @@ def worth_of_attention(rows: Sequence[Row], column: str, default: str) -> tuple[
 
 
 def draw(rows: Sequence[Row], column: str, default: str, reported: Reported, path: Path) -> None:
-    """Differences to the default in points: of each seed, their mean with its 95 % interval, and the paper's."""
-    found = compared(rows, column, default)
+    """Differences to the default in points: of each seed, their mean with its 95 % interval, and the paper's. Those of
+    the controls are in the title: they are so large that nothing else could be seen beside them."""
+    every = compared(rows, column, default)
+    found = {name: each for name, each in every.items() if name not in CONTROLS}
     base = accuracies(rows, column, default)
     drawn = new_figure(6.5, 3.4)
     axis = drawn.subplots()
@@ -125,9 +127,11 @@ def draw(rows: Sequence[Row], column: str, default: str, reported: Reported, pat
         shown = {x + 0.15: points[name] for x, name in enumerate(found) if name in points and x in others}
         label = f"reported by the paper: {series}"
         axis.plot(list(shown), list(shown.values()), **style | {"linestyle": "none"}, label=label)
-    axis.set_xticks(range(len(found)), [textwrap.fill(name, 14) for name in found])
+    wrapped = max(8, 84 // len(found))
+    axis.set_xticks(range(len(found)), [textwrap.fill(name, wrapped) for name in found])
     axis.set_xlim(-0.5, len(found) - 0.5)
     tidy(axis, x="", y="difference in accuracy, points")
-    axis.set_title(f"{default}: {summary(base).mean:.1f} %, mean of {len(base)}", fontsize=10)
+    controls = "".join(f", {name} {every[name][0].mean:.1f} %" for name in CONTROLS if name in every)
+    axis.set_title(f"{default} {summary(base).mean:.1f} %{controls}: means of {len(base)}", fontsize=10)
     drawn.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     save(drawn, path)
